@@ -129,7 +129,9 @@ class Contestant(LoadTarget):
         self.contender = contender
         self._directory = directory
 
-    def measure_cell(self, cell: Cell, seconds: float) -> tuple[Figures, list[str]]:
+    def measure_cell(
+        self, cell: Cell, seconds: float, *, warm_up_s: float = CELL_WARM_UP_S, backlog: int = BACKLOG
+    ) -> tuple[Figures, list[str]]:
         """The figures of one round, and why they are void, if they are."""
         load = Load(
             address=self.address,
@@ -141,11 +143,11 @@ class Contestant(LoadTarget):
             batch=cell.batch,
             in_flight=cell.in_flight,
             seconds=seconds,
-            warm_up_s=CELL_WARM_UP_S,
+            warm_up_s=warm_up_s,
             messages_max=0 if cell.pulls else messages_that_fit(self._directory, cell.body_bytes),
         )
         if cell.pulls:
-            self.fill(load, BACKLOG)
+            self.fill(load, backlog)
         measured = self.measure(cell.name, load)
         return figures_of(measured), measured.wrong
 

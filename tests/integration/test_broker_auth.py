@@ -52,6 +52,7 @@ from tests.support.replication import running_master, running_slave
 ROOT = Credentials("root", "root-secret")
 INNER = Credentials("inner", "inner-secret")
 ALICE = Credentials("alice", "alice-secret")
+BOB = Credentials("bob", "bob-secret")
 AUTH = AuthSettings(
     enabled=True,
     authorization=True,
@@ -189,7 +190,10 @@ BROKER_CODES = sorted({*SERVED, *(request.code for request in HOT_REQUESTS)})
 
 
 async def test_every_code_needs_a_signature_and_rights(tmp_path: Path) -> None:
-    """Without credentials nothing is answered; a user without an ACL gets only what every user may."""
+    """Without credentials nothing is answered; a user without an ACL gets only what every user may.
+
+    Neither does one with all rights to other topics and groups get more.
+    """
     fields = {
         **{name: "secret-topic" for name in ("topic", "b")},
         **{name: "secret-group" for name in ("group", "consumerGroup", "groupName", "destGroup", "srcGroup")},
@@ -198,6 +202,8 @@ async def test_every_code_needs_a_signature_and_rights(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (broker, root):
         await root.send("secret-topic", b"x")
         await root.ask(user(ALICE))
+        await root.ask(user(BOB))
+        await root.ask(acl("bob", entry("Topic:other*", "All"), entry("Group:other*", "All")))
         async with wire(broker.address) as raw:
             for code in BROKER_CODES:
                 command = RemotingCommand(code=code, opaque=code, version=479, fields=dict(fields))
@@ -210,6 +216,10 @@ async def test_every_code_needs_a_signature_and_rights(tmp_path: Path) -> None:
                 if RIGHTS[code] is AUTHENTICATION and code != RequestCode.VIEW_MESSAGE_BY_ID:
                     assert answer.code != ResponseCode.NO_PERMISSION, code
                 elif code not in (RequestCode.HEART_BEAT, RequestCode.BATCH_ACK_MESSAGE):
+                    assert answer.code == ResponseCode.NO_PERMISSION, RequestCode(code).name
+                    assert not answer.body
+                    Signer(BOB).sign(command)
+                    answer = await raw.ask(b"".join(encode(command)))
                     assert answer.code == ResponseCode.NO_PERMISSION, RequestCode(code).name
                     assert not answer.body
 

@@ -75,6 +75,8 @@ async def test_one_warning_and_a_metric_beyond_loopback(
         assert f"{ANYWHERE}:{broker.port}" in line
         metrics = await page(f"127.0.0.1:{broker.monitor.address.rpartition(':')[2]}")
         assert value_of("skylark_insecure_listener", metrics) == 1.0
+        first_page = await page(f"127.0.0.1:{broker.monitor.address.rpartition(':')[2]}", "/")
+        assert f"warning: {ANYWHERE} is open" in first_page
     caplog.clear()
     async with running_name_server(tmp_path, host=ANYWHERE):
         assert len(warnings(caplog)) == 1
@@ -83,6 +85,7 @@ async def test_one_warning_and_a_metric_beyond_loopback(
         assert warnings(caplog) == []
         metrics = await page(broker.monitor.address)
         assert value_of("skylark_insecure_listener", metrics) == 0.0
+        assert "warning" not in await page(broker.monitor.address, "/")
 
 
 async def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
@@ -91,6 +94,28 @@ async def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
         checks = await asyncio.to_thread(lambda: list(doctor.servers(name_server.address)))
         (found,) = [check for check in checks if check.name == "access to broker broker-a"]
         assert (found.state, ANYWHERE in found.found) == (HealthState.NOTE, True)
+
+
+async def test_a_certificate_that_cannot_be_reloaded_is_told_everywhere(
+    tmp_path: Path, files: CertificateFiles
+) -> None:
+    async with running_cluster(tmp_path, tls=files.server()) as (name_server, broker):
+        await until(lambda: bool(broker.registration.registered))
+        files.key.write_text("no key")
+
+        async def is_noticed() -> bool:
+            return "warning: the old certificate is in use" in await page(broker.monitor.address, "/")
+
+        await until(is_noticed)
+        metrics = await page(broker.monitor.address)
+        assert value_of("skylark_tls_reload_failed", metrics) == 1.0
+        checks = await asyncio.to_thread(lambda: list(doctor.servers(name_server.address)))
+        (found,) = [check for check in checks if check.name == "certificate files of broker broker-a"]
+        assert found.state is HealthState.FAULT
+        assert str(files.key) in found.found
+        files.renew()
+        await until(lambda: broker._tls is not None and not broker._tls.reload_failure)
+        assert "warning" not in await page(broker.monitor.address, "/")
 
 
 async def test_it_may_be_refused(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from skylark.processes import GroupProcess
 
@@ -56,7 +59,29 @@ def test_three_lines_are_enough_and_without_them_nothing_is_answered(tmp_path: P
     assert {stat.S_IMODE(file.stat().st_mode) for file in directory.iterdir()} == {0o600}
 
 
-def test_several_brokers_are_refused(tmp_path: Path) -> None:
-    refused = skylark("serve", "--secure", "--brokers", "2", "--data", str(tmp_path))
-    assert refused.returncode == 2
-    assert "--secure is for a trial with one broker" in refused.stderr
+@pytest.mark.nightly
+def test_several_brokers_share_certificates_and_users(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "skylark", "serve", "--secure", "--brokers", "2",
+        "--data", str(tmp_path / "data"),
+        "--namesrv-port", "0", "--broker-port", "0", "--set", "metricsPromExporterPort=0",
+    ]  # fmt: skip
+    with GroupProcess(command, log=tmp_path / "log") as process:
+        process.wait_until(
+            lambda: len(exports(process.log_text())) == 4, "the lines for a client", 2 * TIMEOUT_S
+        )
+        given = exports(process.log_text())
+        listed = skylark("broker", "list", "--json", **given)
+        assert {node["broker"] for node in json.loads(listed.stdout)} == {"broker-a", "broker-b"}, (
+            listed.stderr
+        )
+        for _ in range(4):
+            sent = skylark("send", "orders", "hello", **given)
+            assert sent.returncode == 0, sent.stderr
+        del given["SKYLARK_CREDENTIALS_FILE"]
+        assert skylark("topic", "list", **given).returncode == 2
+        secret = (tmp_path / "data/secure/admin.credentials").read_text().split("secretKey=")[1].strip()
+        processes = Path("/proc").glob("[0-9]*/cmdline")
+        lines = [file.read_text() for file in processes if file.exists()]
+        assert sum("innerClientAuthenticationCredentials" in line for line in lines) >= 2
+        assert not any(secret in line for line in lines)

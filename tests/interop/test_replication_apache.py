@@ -23,10 +23,15 @@ from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.group import GetSubscriptionGroupConfig, UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo
 from skylark.protocol.requests.offset import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
+from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import GetTopicConfig
+from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.tls_client import ClientTls
+from skylark.settings import ClientTlsSettings, TlsMode
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import PATIENT
 from tests.support.broker import BrokerClient, running_name_server, until
+from tests.support.certificates import make_files
 from tests.support.replication import connected, running_master, running_slave, send_code
 
 pytestmark = pytest.mark.interop("java", "mvn")
@@ -124,6 +129,44 @@ async def test_apaches_slave_follows_our_master(tmp_path: Path, with_metadata: b
 
 
 APACHES_PACE = {"heartbeat_interval_ms": 5000, "idle_timeout_ms": 20_000}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("allowed", ["127.0.0.1", "10.0.0.0/8"])
+async def test_apaches_slave_needs_an_allowed_address_when_tls_is_enforced(
+    tmp_path: Path, allowed: str
+) -> None:
+    """It has no TLS on its link."""
+    files = make_files(tmp_path / "certificates")
+    tls = files.server(mode=TlsMode.ENFORCING, trusted=files.authority)
+    async with running_name_server(tmp_path) as name_server:
+        shared: dict[str, Any] = {"name_servers": name_server.address, "store": STORE, "tls": tls}
+        shared["tls_client"] = ClientTlsSettings(enabled=False)
+        settings = {**APACHES_PACE, "allowed_addresses": allowed}
+        slave: dict[str, str | int] = {"brokerId": 1, "brokerRole": "SLAVE"}
+        async with (
+            running_master(tmp_path / "ours", settings=settings, **shared) as master,
+            running_apache(tmp_path / "apache", name_server.address, slave) as apache,
+        ):
+            pool = ConnectionPool(tls=ClientTls(files.client()))
+            for number in range(50):
+                body = b"%d" % number * 1000
+                await pool.call(master.address, SendMessageV2("g", "T", "TBW102", 4, 0, 0, 0, 0, body=body))
+            await pool.close()
+            if allowed.startswith("10."):
+                refusal = "plain text, but TLS is required"
+                await until(lambda: refusal in master.replication.last_error, timeout_s=JAVA_TIMEOUT_S)
+                assert master.replication.slaves() == []
+                return
+            await until(lambda: len(master.replication.slaves()) == 1, timeout_s=JAVA_TIMEOUT_S)
+            end = master.store.appended_offset
+
+            def is_equal() -> bool:
+                directory = apache.store_dir / "commitlog"
+                found = b"".join(path.read_bytes() for path in sorted(directory.iterdir()))
+                return found[:end] == log_bytes(tmp_path / "ours", end)
+
+            await until(is_equal, timeout_s=JAVA_TIMEOUT_S)
 
 
 async def check_metadata(client: BrokerClient, apache: ApacheBroker) -> None:

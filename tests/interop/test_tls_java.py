@@ -11,7 +11,7 @@ from skylark import Admin, ClientSettings, Message, Producer, ProducerSettings, 
 from skylark.certificates import CertificateDirectory, make_directory
 from skylark.errors import ConnectFailed
 from skylark.settings import ClientTlsSettings, ServerTlsSettings, TlsMode
-from tests.interop.client_driver import ClientDriver
+from tests.interop.client_driver import VERSIONS, ClientDriver
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import SETTINGS, ApacheServers, create_topic
 from tests.interop.test_java_clients import SCENARIOS
@@ -38,7 +38,7 @@ def java_options(certificates: CertificateDirectory, *more: str) -> tuple[str, .
 
 
 async def with_java(
-    directory: Path, certificates: CertificateDirectory, scenarios: tuple[str, ...]
+    directory: Path, certificates: CertificateDirectory, scenarios: tuple[str, ...], version: str = "5.3.3"
 ) -> tuple[Results, list[str]]:
     """Run scenarios, and two commands of mqadmin, with servers that accept nothing but TLS."""
     server = ServerTlsSettings(mode=TlsMode.ENFORCING, config_file=certificates.properties)
@@ -54,7 +54,7 @@ async def with_java(
         await until(lambda: bool(broker.registration.registered))
 
         def run() -> tuple[Results, list[str]]:
-            driver = ClientDriver("5.3.3", name_server.address, directory)
+            driver = ClientDriver(version, name_server.address, directory)
             found = driver.run("all", *scenarios, options=options)
             admin = MqAdmin(admin_classpath(), name_server.address, directory, options=options)
             return found, admin.run(["clusterList"], ["brokerStatus", "-b", broker.address])
@@ -62,10 +62,12 @@ async def with_java(
         return await asyncio.to_thread(run)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_java_clients_and_mqadmin_with_our_servers(
-    tmp_path: Path, certificates: CertificateDirectory
+    tmp_path: Path, certificates: CertificateDirectory, version: str
 ) -> None:
-    found, (clusters, status) = await with_java(tmp_path, certificates, ("send_sync", "push_tag_filter"))
+    scenarios = ("send_sync", "push_tag_filter")
+    found, (clusters, status) = await with_java(tmp_path, certificates, scenarios, version)
     assert found == {"send_sync": None, "push_tag_filter": None}
     assert "broker-a" in clusters
     assert "brokerVersionDesc" in status

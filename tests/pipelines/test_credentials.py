@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ import pytest
 
 from skylark import Admin
 from skylark.admin.results import AclRule
+from skylark.certificates import make_directory
 from skylark.errors import NoPermission, SettingsError
 from skylark.model.message import encode_properties
 from skylark.pipelines.cluster_client import shared_client
@@ -23,7 +26,9 @@ from skylark.settings.auth import AuthSettings
 from skylark.settings.client import ClientSettings
 from skylark.settings.credentials import Credentials
 from skylark.testing import EmbeddedServers
+from tests.support import spark_program
 from tests.support.names import fresh_name
+from tests.support.skylark_servers import SkylarkServers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +42,7 @@ AUTH = AuthSettings(
     failures_max=0,
 )
 ROWS = 50
+SCRIPT_TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +131,56 @@ def test_spark_shows_and_keeps_no_secret(
     assert any("offsets" in str(path) for path in kept)
     assert not [path for path in kept if SECRET.encode() in path.read_bytes()]
     assert spark.read.parquet(str(tmp_path / "table")).count() == ROWS
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_a_session_over_tls_shows_and_keeps_no_secret(tmp_path: Path) -> None:
+    """Plans, pages and REST answers of the user interface, event log, checkpoint: searched for the secret."""
+    certificates = make_directory(tmp_path / "certificates", ["127.0.0.1"], days=2)
+    root = {"username": "root", "password": "root-secret"}
+    inner = {"accessKey": "inner", "secretKey": "inner-secret"}
+    settings: dict[str, str | int] = {
+        "tls.config.file": str(certificates.properties),
+        "tls.server.mode": "permissive",
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": json.dumps(root),
+        "innerClientAuthenticationCredentials": json.dumps(inner),
+    }
+    topic, place = "spark-tls", tmp_path / "session"
+    place.mkdir()
+    with SkylarkServers(tmp_path / "servers", settings) as servers:
+        client = ClientSettings(
+            access_key="root", secret_key="root-secret", tls=True, tls_trusted=certificates.authority
+        )
+        with Admin(namesrv=servers.name_server, client=client) as admin:
+            admin.users.create(USER.access_key, SECRET)
+            rules = [
+                AclRule("Topic:spark-*", ("Pub", "Sub", "Get", "Create")),
+                AclRule("Group:TOOLS_CONSUMER", ("Sub",)),
+            ]
+            admin.acls.create(USER.access_key, rules)
+            admin.topics.create(topic, queues=2)
+        options = {
+            "accessKey": USER.access_key, "secretKey": SECRET, "tls": "true",
+            "tlsTrusted": str(certificates.authority),
+        }  # fmt: skip
+        script = str(Path(__file__).parent / "secret_session.py")
+        command = [
+            sys.executable,
+            script,
+            servers.name_server,
+            topic,
+            json.dumps(options),
+            str(ROWS),
+            str(place),
+        ]
+        output = spark_program.run(command, tmp_path / "script.log", SCRIPT_TIMEOUT_S)
+    assert spark_program.last_object(output) == {"counted": ROWS, "streamed": ROWS}
+    kept = {path.relative_to(place).as_posix(): path for path in place.rglob("*") if path.is_file()}
+    for part in ("events/", "checkpoint/", "shown/plan", "shown/SQL", "shown/rest_sql", "shown/environment"):
+        assert any(name.startswith(part) for name in kept), (part, sorted(kept))
+    assert b"rocketmq" in kept["shown/plan"].read_bytes().lower()
+    assert not [name for name, path in kept.items() if SECRET.encode() in path.read_bytes()]
+    assert SECRET not in output

@@ -54,6 +54,7 @@ class AccessControl:
         """
         if not self.settings.is_served:
             return False
+        self.users_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_files(self.users_path.parent)
         store = self.store
         load_file(self.users_path, store.load_users)

@@ -121,6 +121,7 @@ class UserAdministration:
         if len(self.store.users()) >= USERS_MAX:
             raise _error(f"there are {USERS_MAX} users already, which is the limit")
         assert info.password is not None
+        self._check_secret(info.password)
         self.store.put_user(User(name, info.password, is_super, _is_enabled(info.user_status)))
 
     def _update_user(self, request: AuthUpdateUser, operator: str) -> None:
@@ -134,12 +135,18 @@ class UserAdministration:
         self._check_operator(user, operator)
         if (info.password or "").strip():
             assert info.password is not None
+            self._check_secret(info.password)
             user = replace(user, secret=info.password)
         if info.user_type:
             user = replace(user, is_super=_is_super(info.user_type))
         if info.user_status:
             user = replace(user, is_enabled=_is_enabled(info.user_status))
         self.store.put_user(user)
+
+    def _check_secret(self, secret: str) -> None:
+        least = self._settings.secret_chars_min
+        if len(secret) < least:
+            raise _refused(f"the password has {len(secret)} characters; use at least {least}")
 
     def _delete_user(self, request: AuthDeleteUser, operator: str) -> None:
         user = self.store.user(request.username or "")

@@ -19,8 +19,8 @@ from skylark.auth.store import AuthStore
 from skylark.clock import Clock
 from skylark.errors import BrokerError, NoPermission, RemoteProtocolError
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import RemotingCommand
-from skylark.protocol.signature import ACCESS_KEY, SigningKey, is_signed
+from skylark.protocol.command import RemotingCommand, TypedCommand
+from skylark.protocol.signature import ACCESS_KEY, SignedSend, SigningKey, is_signed, is_signed_send
 from skylark.settings.auth import AuthSettings
 
 log = logging.getLogger(__name__)
@@ -305,6 +305,21 @@ class Visitor:
             ):
                 return None
         return self._decide(command)
+
+    def admits(self, command: TypedCommand[SignedSend]) -> bool:
+        """Return whether a send is certainly allowed: by a known user, to a topic it sent to before.
+
+        `refusal` decides about all others.
+        """
+        gate, send = self._gate, command.request
+        passed = self.passes.get(send.access_key)
+        return (
+            passed is not None
+            and passed.version == gate.store.version
+            and not gate.audit_all
+            and (passed.is_free or (command.code, send.topic, send.topic) in passed.allowed)
+            and is_signed_send(command, passed.key)
+        )
 
     def _decide(self, command: RemotingCommand) -> RemotingCommand | None:
         gate = self._gate

@@ -1,6 +1,6 @@
 /* A thin pipelined client: keeps frames in flight on one connection, checks and times the answers.
 
-     load run HOST PORT FRAMES IN_FLIGHT RATE WARM_UP_S SECONDS FRAMES_MAX
+     load run HOST PORT FRAMES IN_FLIGHT RATE WARM_UP_S SECONDS FRAMES_MAX [TEXTS [TRUSTED NAME [CERTIFICATE KEY]]]
      load answer SECONDS        prints its port and answers one connection with "stored", no more
 
    FRAMES is a file of whole frames, sent in turn. Eight bytes in them are places to fill: "@OPAQUE@" the
@@ -10,12 +10,16 @@
    says "flag":2 get no answer. "@DUE_NS@" becomes eight bytes: when the frame was due, in nanoseconds of the
    monotonic clock.
 
+   TEXTS (compiled with -DSECURE; "" for none) makes the frames signed. It is a file of texts behind their length
+   in four bytes: the secret, then for each frame what is signed of its header, with the same places; "@SIGNED@" in
+   a frame becomes the HMAC-SHA1 of its text and its body. With TRUSTED, a file of CAs, the connection is TLS, and
+   the server's certificate must have the NAME, an address or a host ("": any certificate, TRUSTED may be "", too).
+
    With a RATE of frames a second (open loop), frame k is due at k / RATE and timed from then, however late
    it is sent: what was due before the end is sent after it. With 0 (closed loop) a frame is sent as soon as an answer makes room for it.
 
    Prints "begin" when the warm-up is over, "tick SECONDS ANSWERS" once a second, "end" when no more is sent,
-   and, when all is answered (or 15 s later), one line of JSON. `thin_python.py` is the same in Python, for
-   machines without a compiler. */
+   and, when all is answered (or 15 s later), one line of JSON. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,6 +38,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef SECURE
+#define OPENSSL_SUPPRESS_DEPRECATED /* SHA_CTX can be copied, which saves half of a signature */
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <openssl/sha.h>
+#include <openssl/ssl.h>
+#endif
+
 enum {
     MARKER_BYTES = 8,
     NUMBER_BYTES_MAX = 20,
@@ -44,10 +56,11 @@ enum {
     DRAIN_S = 15,
     RECORD_QUEUE_OFFSET = 20,
     PULL_OFFSET_MOVED = 21, /* an answer's code: go on where it says */
+    SIGNATURE_BYTES = 28,
 };
 
-enum slot { OPAQUE, NUMBER, OFFSET, DUE };
-static const char *const MARKERS[] = {"@OPAQUE@", "@NUMBER@", "@OFFSET@", "@DUE_NS@"};
+enum slot { OPAQUE, NUMBER, OFFSET, DUE, SIGNED };
+static const char *const MARKERS[] = {"@OPAQUE@", "@NUMBER@", "@OFFSET@", "@DUE_NS@", "@SIGNED@"};
 
 struct template {
     const char *frame;
@@ -63,7 +76,7 @@ struct sent {
     uint64_t at_ns;
 };
 
-static struct template *templates;
+static struct template *templates, *texts; /* texts: NULL if frames are not signed */
 static int template_count;
 static bool pulling, oneway;
 static int *idle, idle_count; /* queues without a pull in flight */
@@ -156,7 +169,7 @@ static void find_slots(struct template *t)
 {
     const char *at = t->frame, *end = t->frame + t->bytes;
     while ((at = memchr(at, '@', end - at))) {
-        int kind = DUE;
+        int kind = SIGNED;
         while (kind >= 0 && (end - at < MARKER_BYTES || memcmp(at, MARKERS[kind], MARKER_BYTES)))
             kind--;
         if (kind < 0) {
@@ -218,26 +231,97 @@ static size_t write_u64(char *to, uint64_t value)
     return 8;
 }
 
-static void put_frame(struct template *t, int opaque, uint64_t due)
+/* Copies what the template has, with its places filled; returns the end. Numbers are counted up from `number`. */
+static char *fill(const struct template *t, char *to, int opaque, uint64_t due, uint32_t *number, char **signature)
 {
-    char *start = out + out_to, *to = start;
     size_t copied = 0;
     for (int i = 0; i < t->slots; i++) {
         size_t at = t->slot[i].at;
         memcpy(to, t->frame + copied, at - copied);
         to += at - copied;
-        to += t->slot[i].kind == NUMBER   ? write_hexadecimal(to, ++last_number)
-              : t->slot[i].kind == OPAQUE ? write_decimal(to, opaque)
-              : t->slot[i].kind == DUE    ? write_u64(to, due)
-                                          : write_decimal(to, t->queue_offset);
         copied = at + MARKER_BYTES;
+        switch (t->slot[i].kind) {
+        case OPAQUE: to += write_decimal(to, opaque); break;
+        case NUMBER: to += write_hexadecimal(to, ++*number); break;
+        case OFFSET: to += write_decimal(to, t->queue_offset); break;
+        case DUE: to += write_u64(to, due); break;
+        case SIGNED: *signature = to; to += SIGNATURE_BYTES; break;
+        }
     }
     memcpy(to, t->frame + copied, t->bytes - copied);
-    to += t->bytes - copied;
+    return to + t->bytes - copied;
+}
+
+#ifdef SECURE
+static SHA_CTX inner_key, outer_key;
+static char *text_out;
+
+static void start_hash(SHA_CTX *hash, const unsigned char *key, unsigned char pad)
+{
+    unsigned char block[SHA_CBLOCK];
+    for (int i = 0; i < SHA_CBLOCK; i++)
+        block[i] = key[i] ^ pad;
+    SHA1_Init(hash);
+    SHA1_Update(hash, block, sizeof block);
+}
+
+/* The secret, then a text for each frame. */
+static void read_texts(const char *path)
+{
+    size_t length, longest = 0;
+    char *data = read_file(path, &length);
+    size_t from = 4 + read_u32(data);
+    unsigned char key[SHA_CBLOCK] = {0};
+    if (from - 4 > SHA_CBLOCK)
+        SHA1((unsigned char *)data + 4, from - 4, key);
+    else
+        memcpy(key, data + 4, from - 4);
+    start_hash(&inner_key, key, 0x36);
+    start_hash(&outer_key, key, 0x5c);
+    texts = malloc(template_count * sizeof *texts);
+    for (int i = 0; i < template_count; i++) {
+        texts[i] = (struct template){.frame = data + from + 4, .bytes = read_u32(data + from)};
+        find_slots(&texts[i]);
+        size_t most = texts[i].bytes + texts[i].slots * NUMBER_BYTES_MAX;
+        longest = most > longest ? most : longest;
+        from += 4 + texts[i].bytes;
+    }
+    text_out = malloc(longest);
+}
+
+/* Numbers in the header come before those in the body, so they are the same in the text. */
+static void sign(int template, char *signature, const char *body, size_t body_bytes, uint32_t number)
+{
+    struct template *t = &texts[template];
+    unsigned char digest[SHA_DIGEST_LENGTH], base64[SIGNATURE_BYTES + 1];
+    t->queue_offset = templates[template].queue_offset;
+    SHA_CTX inner = inner_key, outer = outer_key;
+    SHA1_Update(&inner, text_out, fill(t, text_out, 0, 0, &number, NULL) - text_out);
+    SHA1_Update(&inner, body, body_bytes);
+    SHA1_Final(digest, &inner);
+    SHA1_Update(&outer, digest, sizeof digest);
+    SHA1_Final(digest, &outer);
+    EVP_EncodeBlock(base64, digest, sizeof digest);
+    memcpy(signature, base64, SIGNATURE_BYTES);
+}
+#endif
+
+static void put_frame(int template, int opaque, uint64_t due)
+{
+    struct template *t = &templates[template];
+    char *start = out + out_to, *signature = NULL;
+    uint32_t number = last_number;
+    size_t bytes = fill(t, start, opaque, due, &last_number, &signature) - start;
     /* What changes its length stands in the header. */
-    size_t bytes = to - start;
+    uint32_t header_bytes = read_u32(t->frame + 4) + (uint32_t)(bytes - t->bytes);
     write_u32(start, (uint32_t)(bytes - 4));
-    write_u32(start + 4, read_u32(t->frame + 4) + (uint32_t)(bytes - t->bytes));
+    write_u32(start + 4, header_bytes);
+#ifdef SECURE
+    if (signature)
+        sign(template, signature, start + 8 + header_bytes, bytes - 8 - header_bytes, number);
+#else
+    (void)number;
+#endif
     out_to += bytes;
 }
 
@@ -247,7 +331,7 @@ static void send_next(uint64_t due)
         last_opaque = last_opaque == INT32_MAX ? 1 : last_opaque + 1;
     while (ring[last_opaque % RING].opaque);
     int template = pulling ? idle[--idle_count] : (int)(sent_count % template_count);
-    put_frame(&templates[template], last_opaque, due);
+    put_frame(template, last_opaque, due);
     sent_count++;
     if (oneway) {
         acknowledged++;
@@ -256,6 +340,92 @@ static void send_next(uint64_t due)
     }
     ring[last_opaque % RING] = (struct sent){last_opaque, template, due};
     in_flight++;
+}
+
+/* --- The connection: TLS, or plain text --- */
+
+#ifdef SECURE
+static SSL *tls; /* NULL: plain text */
+
+/* As recv and send return it: how much, 0 at the end, -1 with EAGAIN if not now. */
+static ssize_t tls_result(int count)
+{
+    if (count > 0)
+        return count;
+    int reason = SSL_get_error(tls, count);
+    errno = reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE ? EAGAIN : 0;
+    return errno ? -1 : 0;
+}
+
+/* All records that have arrived. */
+static ssize_t receive_records(char *to, size_t room)
+{
+    size_t total = 0;
+    do {
+        ssize_t count = tls_result(SSL_read(tls, to + total, room - total));
+        if (count <= 0)
+            return total ? (ssize_t)total : count;
+        total += count;
+    } while (total < room && SSL_has_pending(tls));
+    return total;
+}
+
+/* `arguments`: TRUSTED NAME, then CERTIFICATE KEY if there are `count` of 4. */
+static void start_tls(int connection, char **arguments, int count)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(context, 1);
+    SSL_CTX_set_default_read_buffer_len(context, 1 << 18);
+    if (*arguments[0] && !SSL_CTX_load_verify_locations(context, arguments[0], NULL))
+        die("cannot read the CAs");
+    if (count == 4 && (SSL_CTX_use_certificate_chain_file(context, arguments[2]) != 1 ||
+                       SSL_CTX_use_PrivateKey_file(context, arguments[3], SSL_FILETYPE_PEM) != 1))
+        die("cannot read the client's certificate and its key");
+    tls = SSL_new(context);
+    if (*arguments[1]) {
+        SSL_set_verify(tls, SSL_VERIFY_PEER, NULL);
+        if (!X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(tls), arguments[1]))
+            SSL_set1_host(tls, arguments[1]);
+    }
+    SSL_set_fd(tls, connection);
+    time_t end = time(NULL) + DRAIN_S;
+    for (ssize_t done = -1; done < 1; done = tls_result(SSL_connect(tls))) {
+        if (done == 0 || time(NULL) > end) {
+            errno = 0;
+            die("no TLS connection: the server refused it, or its certificate is not accepted");
+        }
+    }
+    fcntl(connection, F_SETFL, O_NONBLOCK);
+}
+#endif
+
+static ssize_t receive_some(int connection, char *to, size_t room)
+{
+#ifdef SECURE
+    if (tls)
+        return receive_records(to, room);
+#endif
+    return recv(connection, to, room, 0);
+}
+
+static ssize_t send_some(int connection, const char *from, size_t bytes)
+{
+#ifdef SECURE
+    if (tls)
+        return tls_result(SSL_write(tls, from, (int)bytes));
+#endif
+    return send(connection, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static bool must_poll(void)
+{
+#ifdef SECURE
+    if (tls)
+        return true; /* its socket does not block */
+#endif
+    return false;
 }
 
 /* --- Answers in --- */
@@ -366,7 +536,7 @@ static void take_answer(const char *frame, size_t bytes, uint64_t now)
 
 static void receive(int connection)
 {
-    ssize_t count = recv(connection, in + in_bytes, BUFFER_BYTES - in_bytes, 0);
+    ssize_t count = receive_some(connection, in + in_bytes, BUFFER_BYTES - in_bytes);
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (count <= 0) {
@@ -394,10 +564,10 @@ static void receive(int connection)
 static void transmit(int connection)
 {
     while (out_from < out_to) {
-        ssize_t count = send(connection, out + out_from, out_to - out_from, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t count = send_some(connection, out + out_from, out_to - out_from);
         if (count < 0 && errno == EAGAIN)
             return;
-        if (count < 0)
+        if (count <= 0)
             die("the connection was lost");
         out_from += count;
     }
@@ -407,7 +577,7 @@ static void transmit(int connection)
 /* Until there is something to read, room to write, or `until` has come (0: only a turn). */
 static void wait_for_answers(int connection, uint64_t until)
 {
-    if (out_from < out_to || until) {
+    if (out_from < out_to || until || must_poll()) {
         uint64_t now = now_ns(), turn = TURN_MS * 1000000ull;
         uint64_t left = !until ? turn : until <= now ? 0 : until - now < turn ? until - now : turn;
         struct timespec time = {left / 1000000000u, left % 1000000000u};
@@ -479,11 +649,20 @@ static bool is_wanted(uint64_t start, double rate, long long frames_max)
     return !ended || (rate > 0 && due_at(start, rate, sent_count) < ended);
 }
 
-static void run(char **arguments)
+static void run(char **arguments, int count)
 {
     prctl(PR_SET_TIMERSLACK, 1000); /* 1 µs instead of 50: when frames are due matters */
     read_templates(arguments[2]);
     int connection = connect_to(arguments[0], arguments[1]);
+#ifdef SECURE
+    if (count > 8 && *arguments[8])
+        read_texts(arguments[8]);
+    if (count > 9)
+        start_tls(connection, arguments + 9, count - 9);
+#else
+    if (count > 8)
+        die("compiled without signatures and TLS");
+#endif
     int window = pulling ? template_count : atoi(arguments[3]);
     double rate = atof(arguments[4]), cpu = 0;
     uint64_t start = now_ns(), begin = start + (uint64_t)(atof(arguments[5]) * 1e9);
@@ -571,8 +750,8 @@ int main(int count, char **arguments)
 {
     in = malloc(BUFFER_BYTES);
     out = malloc(BUFFER_BYTES);
-    if (count == 10 && !strcmp(arguments[1], "run"))
-        run(arguments + 2);
+    if (count >= 10 && !strcmp(arguments[1], "run"))
+        run(arguments + 2, count - 2);
     else if (count == 3 && !strcmp(arguments[1], "answer"))
         answer(atoi(arguments[2]));
     else

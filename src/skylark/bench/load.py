@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import random
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 from skylark.bench.latencies import LatencyHistogram
 from skylark.errors import RocketMQError
@@ -17,6 +17,7 @@ from skylark.model.names import BENCHMARK_TOPIC
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import ONEWAY_FLAG, VERSION, prefix
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION
+from skylark.protocol.signature import SIGNATURE, Signer, signed_text
 
 TOPIC = BENCHMARK_TOPIC
 """Every broker has this topic from its first start, with 1,024 queues."""
@@ -212,15 +213,42 @@ ELEMENT = struct.Struct(">iiiii")
 PROPERTIES_BYTES = struct.Struct(">h")
 
 
-def frames_of(load: Load, now_ns: int) -> bytes:
+TEXT_BYTES = struct.Struct(">I")
+
+
+class _Asked(NamedTuple):
+    """A request of a load, with places that the client fills in."""
+
+    code: RequestCode
+    fields: Mapping[str, str]
+    body: bytes = b""
+    flag: int = 0
+
+
+def frames_of(load: Load, now_ns: int, signer: Signer | None = None) -> bytes:
     """One frame per queue of each topic; for routes one per topic. `now_ns` makes keys unique."""
-    if load.kind is LoadKind.ROUTE:
-        return b"".join(_frame(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": t}) for t in load.topic_names)
-    one_topic = _pull_frames if load.kind is LoadKind.PULL else _send_frames
-    return b"".join(one_topic(load, topic, now_ns) for topic in load.topic_names)
+    more = {} if signer is None else signer.fields | {SIGNATURE: "@SIGNED@"}
+    return b"".join(_frame(each._replace(fields={**each.fields, **more})) for each in _asked(load, now_ns))
 
 
-def _send_frames(load: Load, topic: str, now_ns: int) -> bytes:
+def texts_of(load: Load, now_ns: int, signer: Signer, secret: str) -> bytes:
+    """The secret, and what is signed of each of the frames besides its body; each text behind its length."""
+    texts = [
+        secret.encode(),
+        *(signed_text({**each.fields, **signer.fields}) for each in _asked(load, now_ns)),
+    ]
+    return b"".join(TEXT_BYTES.pack(len(text)) + text for text in texts)
+
+
+def _asked(load: Load, now_ns: int) -> Iterator[_Asked]:
+    for topic in load.topic_names:
+        if load.kind is LoadKind.ROUTE:
+            yield _Asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        else:
+            yield from _pulls(load, topic) if load.kind is LoadKind.PULL else _sends(load, topic, now_ns)
+
+
+def _sends(load: Load, topic: str, now_ns: int) -> Iterator[_Asked]:
     """One request 310 per queue, or 320 for a batch; each message has a unique key."""
     properties = {"UNIQ_KEY": f"7F000001{now_ns:016X}@NUMBER@", "WAIT": "true", **load.properties}
     body = load.body
@@ -238,10 +266,11 @@ def _send_frames(load: Load, topic: str, now_ns: int) -> bytes:
         "m": "true" if load.batch > 1 else "false", "n": "broker-a",
     }  # fmt: skip
     flag = ONEWAY_FLAG if load.kind is LoadKind.ONEWAY else 0
-    return b"".join(_frame(code, fields | {"e": str(queue)}, body, flag) for queue in range(load.queues))
+    for queue in range(load.queues):
+        yield _Asked(code, fields | {"e": str(queue)}, body, flag)
 
 
-def _pull_frames(load: Load, topic: str, now_ns: int) -> bytes:
+def _pulls(load: Load, topic: str) -> Iterator[_Asked]:
     """One request 11 per queue, without long polling, from an offset that the client fills in."""
     fields = {
         "queueId": "0", "commitOffset": "0", "subscription": load.expression, "suspendTimeoutMillis": "0",
@@ -249,8 +278,8 @@ def _pull_frames(load: Load, topic: str, now_ns: int) -> bytes:
         "ReqT": "0", "topic": topic, "consumerGroup": GROUP, "maxMsgNums": str(load.batch),
         "queueOffset": "@OFFSET@", "subVersion": "0", "maxMsgBytes": "2147483647",
     }  # fmt: skip
-    pull = RequestCode.PULL_MESSAGE
-    return b"".join(_frame(pull, fields | {"queueId": str(queue)}) for queue in range(load.queues))
+    for queue in range(load.queues):
+        yield _Asked(RequestCode.PULL_MESSAGE, fields | {"queueId": str(queue)})
 
 
 def _element(body: bytes, properties: bytes) -> bytes:
@@ -260,10 +289,10 @@ def _element(body: bytes, properties: bytes) -> bytes:
     return head + body + PROPERTIES_BYTES.pack(len(properties)) + properties
 
 
-def _frame(code: RequestCode, fields: Mapping[str, str], body: bytes = b"", flag: int = 0) -> bytes:
+def _frame(asked: _Asked) -> bytes:
     members = {
-        "code": int(code), "extFields": fields, "flag": flag, "language": "JAVA", "opaque": "@OPAQUE@",
-        "serializeTypeCurrentRPC": "JSON", "version": VERSION,
+        "code": int(asked.code), "extFields": asked.fields, "flag": asked.flag, "language": "JAVA",
+        "opaque": "@OPAQUE@", "serializeTypeCurrentRPC": "JSON", "version": VERSION,
     }  # fmt: skip
     header = json.dumps(members, separators=(",", ":")).replace('"@OPAQUE@"', "@OPAQUE@").encode()
-    return prefix(len(header), len(body)) + header + body
+    return prefix(len(header), len(asked.body)) + header + asked.body

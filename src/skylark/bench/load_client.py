@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
 import queue
@@ -20,11 +21,19 @@ import msgspec
 
 from skylark.bench.build_cache import build_once, cache_dir, digest
 from skylark.bench.latencies import LatencyHistogram
-from skylark.bench.load import Counted, Load, LoadFailed, frames_of
+from skylark.bench.load import BadLoad, Counted, Load, LoadFailed, frames_of, texts_of
 from skylark.bench.machine import BROKER_CPU, pinned
+from skylark.protocol.signature import Signer
+from skylark.remoting.address import split_address
+from skylark.remoting.blocking_connection import BlockingConnection
+from skylark.remoting.tls_client import ClientTls
+from skylark.settings.credentials import Credentials
+from skylark.settings.tls import ClientTlsSettings
 
 SOURCE = Path(__file__).with_name("load.c")
 FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra")
+SECURE_FLAGS = ("-DSECURE",)
+SECURE_LIBRARIES = ("-lssl", "-lcrypto")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_TIMEOUT_S = 60
 # Time beyond that of the load: connecting, and 15 s for the last replies.
@@ -34,9 +43,27 @@ Watch = Callable[[str], None]
 
 
 class LoadClient:
-    """Runs loads with `load.c`, compiled on first use into the cache outside any checkout."""
+    """Runs loads with `load.c`, compiled on first use into the cache outside any checkout.
+
+    Signatures and TLS need the headers of OpenSSL.
+    """
 
     kind = "C"
+
+    def __init__(self, credentials: Credentials | None = None, tls: ClientTlsSettings | None = None) -> None:
+        """Raises SettingsError for files that cannot be loaded, BadLoad for what the client cannot do."""
+        if tls is not None and tls.check_server and tls.trusted is None:
+            raise BadLoad("the load client needs the CAs of the servers: set SKYLARK_TLS_TRUSTED")
+        if tls is not None and tls.key_password:
+            raise BadLoad("the load client cannot use a key with a password")
+        self._credentials = credentials
+        self._signer = None if credentials is None else Signer(credentials)
+        self._tls_settings = tls
+        self._tls = None if tls is None else ClientTls(tls)
+
+    def connection(self, address: str) -> BlockingConnection:
+        """A connection for requests besides the load, with the same credentials and TLS."""
+        return BlockingConnection(address, signer=self._signer, tls=self._tls)
 
     def run(self, load: Load, watch: Watch | None = None, cpu: int | None = None) -> Counted:
         """Run the load and count replies.
@@ -44,7 +71,7 @@ class LoadClient:
         `watch` is called with "begin" and "end" of the measured window, and in between, once a second, with
         "tick SECONDS REPLIES". Raises LoadFailed without a compiler, or if a client fails or does not end.
         """
-        program = load_program()
+        program = load_program(is_secure=self._signer is not None or self._tls is not None)
         with tempfile.TemporaryDirectory(prefix="skylark-load-") as directory:
             with pinned(cpu):
                 started = [
@@ -59,15 +86,30 @@ class LoadClient:
                         process.kill()
 
     def _start(self, program: Path, load: Load, frames: Path) -> subprocess.Popen[str]:
-        frames.write_bytes(frames_of(load, time.time_ns()))
-        host, _, port = load.address.rpartition(":")
+        now_ns = time.time_ns()
+        frames.write_bytes(frames_of(load, now_ns, self._signer))
+        host, port = split_address(load.address)
         numbers = [load.in_flight, load.frames_per_s, load.warm_up_s, load.seconds, load.frames_max]
+        secure = self._secure_arguments(load, now_ns, frames.with_suffix(".texts"), host)
         return subprocess.Popen(  # noqa: S603 - our own program
-            [str(program), "run", host.strip("[]"), port, str(frames), *map(str, numbers)],
+            [str(program), "run", host, str(port), str(frames), *map(str, numbers), *secure],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def _secure_arguments(self, load: Load, now_ns: int, texts: Path, host: str) -> list[str]:
+        """The arguments about signatures and TLS. The file is in a directory that only this user can read."""
+        if self._credentials is not None and self._signer is not None:
+            texts.write_bytes(texts_of(load, now_ns, self._signer, self._credentials.secret_key))
+        arguments = ["" if self._signer is None else str(texts)]
+        tls = self._tls_settings
+        if tls is not None:
+            name = tls.server_name or host if tls.check_server else ""
+            arguments += [str(tls.trusted or ""), name]
+            if tls.certificate is not None:
+                arguments += [str(tls.certificate), str(tls.key)]
+        return arguments if arguments != [""] else []
 
     @contextmanager
     def answering(self, seconds: int) -> Iterator[str]:
@@ -110,8 +152,9 @@ def _gather(processes: list[subprocess.Popen[str]], limit_s: float, watch: Watch
 
 def _pass_on(process: subprocess.Popen[str], number: int, said: queue.SimpleQueue[tuple[int, str]]) -> None:
     assert process.stdout is not None
-    for line in process.stdout:
-        said.put((number, line))
+    with contextlib.suppress(ValueError):  # closed: its figures have been read
+        for line in process.stdout:
+            said.put((number, line))
     said.put((number, ""))
 
 
@@ -168,15 +211,18 @@ def _counted(line: str, series: list[tuple[float, int]]) -> Counted:
 
 
 @functools.cache
-def load_program() -> Path:
-    """The compiled client. Raises LoadFailed where it cannot be compiled."""
+def load_program(*, is_secure: bool = False) -> Path:
+    """The compiled client, with signatures and TLS if `is_secure`. Raises LoadFailed if it cannot be made."""
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None or sys.platform != "linux":
         raise LoadFailed(f"cannot compile the load client: install one of {', '.join(COMPILERS)} on Linux")
-    directory = cache_dir("benchmarks") / f"{digest(SOURCE)}-{platform.machine()}"
+    kind = "-secure" if is_secure else ""
+    directory = cache_dir("benchmarks") / f"{digest(SOURCE)}-{platform.machine()}{kind}"
 
     def build(target: Path) -> None:
         command = [compiler, *FLAGS, "-o", str(target / "load"), str(SOURCE)]
+        if is_secure:
+            command += [*SECURE_FLAGS, *SECURE_LIBRARIES]
         subprocess.run(  # noqa: S603 - the compiler
             command, check=True, timeout=COMPILE_TIMEOUT_S, capture_output=True, text=True
         )

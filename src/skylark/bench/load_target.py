@@ -19,7 +19,6 @@ from skylark.protocol.request import Request
 from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset
 from skylark.protocol.requests.topic import GetAllTopicConfig, UpdateAndCreateTopic
-from skylark.remoting.blocking_connection import BlockingConnection
 
 T = TypeVar("T")
 
@@ -45,9 +44,9 @@ class LoadTarget:
         """`cpu` is that of the client, see `pinned`."""
         self.address = address
         self.process = ListeningProcess(address)
-        self._client = client
+        self.client = client
         self._cpu = cpu
-        self._connection = BlockingConnection(address)
+        self._connection = client.connection(address)
 
     def close(self) -> None:
         self._connection.close()
@@ -77,7 +76,7 @@ class LoadTarget:
 
     def run(self, load: Load, watch: Watch | None = None) -> Counted:
         """Run the client alone, without creating topics or checking counts. Raises LoadFailed."""
-        return self._client.run(load, watch, self._cpu)
+        return self.client.run(load, watch, self._cpu)
 
     def fill(self, load: Load, messages: int) -> None:
         """Store at least this many messages for pulls of this load, repeating what a busy broker rejects.

@@ -17,12 +17,15 @@ from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import LoadTarget, messages_that_fit
 from skylark.bench.machine import BROKER_CPU, CLIENT_CPU, can_pin, pinned, scratch
 from skylark.bench.results import Cell, Document, Value, make_document
-from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RocketMQError
+from skylark.errors import BrokerError, BrokerUnknown, NoPermission, NoRoute, RocketMQError
 from skylark.processes import HOST, PortReservation, Server, listens, python_command
 from skylark.protocol.bodies import MASTER_ID
 from skylark.protocol.requests.admin import GetBrokerHaStatus
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetRouteInfoByTopic
 from skylark.remoting.blocking_connection import BlockingConnection
+from skylark.settings.client import ClientSettings
+from skylark.settings.credentials import client_credentials
+from skylark.settings.tls import client_tls_settings
 
 Progress = Callable[[str, str], None]
 """Called with a cell's name and the words of a `Watch`."""
@@ -92,6 +95,8 @@ class SkylarkCommand(Server):
         try:
             with BlockingConnection(self.name_server) as connection:
                 table = connection.call(GetBrokerClusterInfo()).broker_addr_table
+        except NoPermission:  # a name server with users
+            return listens(self.broker, CONNECT_TIMEOUT_S)
         except RocketMQError:
             return False
         return any(self.broker in group.broker_addrs.values() for group in table.values())
@@ -264,20 +269,25 @@ class BenchServers:
 
 @contextmanager
 def running_servers(choice: ServerChoice) -> Iterator[BenchServers]:
-    """The chosen servers, started if need be. Raises ProcessFailed, RocketMQError."""
-    client = LoadClient()
+    """The chosen servers, started if need be. Raises ProcessFailed, RocketMQError.
+
+    Credentials and TLS for running servers are those of the environment.
+    """
     if not choice.is_own:
-        yield BenchServers(choice, _find(choice), client, None)
+        mine = ClientSettings()
+        client = LoadClient(client_credentials(mine), client_tls_settings(mine))
+        yield BenchServers(choice, _find(choice, client), client, None)
         return
+    client = LoadClient()
     with scratch() as directory:
         cpu = BROKER_CPU if choice.pin else None
         with own_servers(directory, flush=choice.flush, settings=choice.settings, cpu=cpu) as served:
             yield BenchServers(choice, served, client, directory)
 
 
-def _find(choice: ServerChoice) -> Served:
+def _find(choice: ServerChoice, client: LoadClient) -> Served:
     """A registered master. Raises BrokerUnknown, RocketMQError."""
-    with BlockingConnection(choice.namesrv.split(";")[0].strip()) as connection:
+    with client.connection(choice.namesrv.split(";")[0].strip()) as connection:
         table = connection.call(GetBrokerClusterInfo()).broker_addr_table
     masters = {
         name: group.broker_addrs[MASTER_ID]
@@ -297,7 +307,7 @@ def create_topics(target: LoadTarget, namesrv: str, load: Load) -> int:
     """
     target.create(load)
     deadline = time.monotonic() + ROUTE_TIMEOUT_S
-    with BlockingConnection(namesrv) as connection:
+    with target.client.connection(namesrv) as connection:
         while True:
             try:
                 connection.call(GetRouteInfoByTopic(load.topic_names[0]))

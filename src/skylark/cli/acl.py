@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Broker, Cluster, Namesrv, Yes, confirm, connected, tabular
+from skylark.cli.options import (
+    NAMESRV,
+    AsJson,
+    Broker,
+    Cluster,
+    Namesrv,
+    Yes,
+    confirm,
+    connected,
+    grouped,
+    tabular,
+)
 from skylark.cli.output import Listing, done, print_json, show
 
 if TYPE_CHECKING:
@@ -28,8 +39,20 @@ Resource = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions:
+    """Which servers are asked or changed, and how the answer is printed."""
+
+    cluster: Cluster = None
+    broker: Broker = None
+    namesrv: Namesrv = NAMESRV
+    as_json: AsJson = False
+
+
 @app.command()
+@grouped
 def create(
+    *,
     user: User,
     resource: Resource,
     actions: Annotated[str, typer.Option("--actions", metavar="LIST", help=f"Of {', '.join(ACTIONS)}.")],
@@ -37,10 +60,7 @@ def create(
     sources: Annotated[
         list[str] | None, typer.Option("--from", metavar="ADDRESS", help="Only from it: an address or CIDR.")
     ] = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Add a rule to a user, or replace the one of the same resource.
 
@@ -51,13 +71,17 @@ def create(
     from skylark.admin.results import AclRule  # noqa: PLC0415
 
     rule = AclRule(resource, _actions(actions), "Deny" if deny else "Allow", tuple(sources or ()))
-    with connected(namesrv) as admin:
-        admin.acls.create(user, [rule], cluster=cluster, broker=broker)
-    done(_sentence(user, rule), {"user": user, "resource": resource, "created": True}, as_json=as_json)
+    with connected(options.namesrv) as admin:
+        admin.acls.create(user, [rule], cluster=options.cluster, broker=options.broker)
+    done(
+        _sentence(user, rule), {"user": user, "resource": resource, "created": True}, as_json=options.as_json
+    )
 
 
 @app.command()
+@grouped
 def update(
+    *,
     user: User,
     resource: Resource,
     actions: Annotated[
@@ -67,10 +91,7 @@ def update(
     sources: Annotated[
         list[str] | None, typer.Option("--from", metavar="ADDRESS", help="Only from it: an address or CIDR.")
     ] = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Change the given parts of a rule.
 
@@ -78,8 +99,8 @@ def update(
     """
     if actions is None and deny is None and not sources:
         raise UsageError("nothing to change; pass --actions, --deny, --allow or --from")
-    with connected(namesrv) as admin:
-        rules = admin.acls.get(user, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        rules = admin.acls.get(user, cluster=options.cluster, broker=options.broker)
         found = [rule for rule in rules if rule.resource == resource]
         if not found:
             raise UsageError(f"{user} has no rule for {resource}; `skylark acl create` adds one")
@@ -89,21 +110,22 @@ def update(
             decision=found[0].decision if deny is None else "Deny" if deny else "Allow",
             sources=tuple(sources) if sources else found[0].sources,
         )
-        admin.acls.update(user, [rule], cluster=cluster, broker=broker)
-    done(_sentence(user, rule), {"user": user, "resource": resource, "updated": True}, as_json=as_json)
+        admin.acls.update(user, [rule], cluster=options.cluster, broker=options.broker)
+    done(
+        _sentence(user, rule), {"user": user, "resource": resource, "updated": True}, as_json=options.as_json
+    )
 
 
 @app.command()
+@grouped
 def delete(
+    *,
     user: User,
     resource: Annotated[
         str, typer.Argument(metavar="RESOURCE", help="Only its rule; all rules by default.")
     ] = "",
     yes: Yes = False,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Delete a rule of a user, or all.
 
@@ -111,51 +133,49 @@ def delete(
     """
     what = f"the rule for {resource}" if resource else "all rules"
     confirm(f"Delete {what} of {user}?", yes=yes)
-    with connected(namesrv) as admin:
-        admin.acls.delete(user, resource, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        admin.acls.delete(user, resource, cluster=options.cluster, broker=options.broker)
     done(
         f"{what} of {user} deleted",
         {"user": user, "resource": resource or None, "deleted": True},
-        as_json=as_json,
+        as_json=options.as_json,
     )
 
 
 @app.command("list")
 @tabular
+@grouped
 def list_rules(
+    *,
     user: Annotated[str, typer.Argument(metavar="TEXT", help="Only users whose name contains it.")] = "",
     resource: Annotated[
         str, typer.Option("--resource", metavar="TEXT", help="Only resources that contain it.")
     ] = "",
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """List the rules of users.
 
     Example: skylark acl list --resource Topic:orders
     """
-    with connected(namesrv) as admin:
-        found = admin.acls.list(user, resource, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        found = admin.acls.list(user, resource, cluster=options.cluster, broker=options.broker)
     rows = [(name, *rule_document(rule).values()) for name, rules in sorted(found.items()) for rule in rules]
-    show(Listing(("user", *RULE_COLUMNS), rows), as_json=as_json)
+    show(Listing(("user", *RULE_COLUMNS), rows), as_json=options.as_json)
 
 
 @app.command("show")
+@grouped
 def show_rules(
+    *,
     user: User,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Show the rules of one user, the most specific first: of those that apply, the first decides.
 
     Example: skylark acl show billing
     """
-    with connected(namesrv) as admin:
-        rules = admin.acls.get(user, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        rules = admin.acls.get(user, cluster=options.cluster, broker=options.broker)
     acl = _acl(user, rules)
     ordered = [(each, "Custom") for each in sorted(acl.custom, key=lambda each: each.rank)]
     ordered += [(each, "Default") for each in sorted(acl.default, key=lambda each: each.rank)]
@@ -170,29 +190,28 @@ def show_rules(
         )
         for each, policy in ordered
     ]
-    show(Listing(("user", *RULE_COLUMNS), rows), as_json=as_json)
+    show(Listing(("user", *RULE_COLUMNS), rows), as_json=options.as_json)
 
 
 @app.command("test")
+@grouped
 def test_access(
+    *,
     user: User,
     action: Annotated[str, typer.Argument(metavar="ACTION", help=f"Of {', '.join(ACTIONS[1:])}.")],
     resource: Annotated[
         str, typer.Argument(metavar="RESOURCE", help="Topic:NAME, Group:NAME, Cluster:NAME.")
     ],
     address: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="Of the client.")] = "127.0.0.1",
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Tell whether a user may do something, and which rule decides. Exit code 1 if not.
 
     Example: skylark acl test billing Sub Topic:orders --from 10.1.2.3
     """
-    with connected(namesrv) as admin:
-        account = admin.users.get(user, cluster=cluster, broker=broker)
-        rules = admin.acls.get(user, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        account = admin.users.get(user, cluster=options.cluster, broker=options.broker)
+        rules = admin.acls.get(user, cluster=options.cluster, broker=options.broker)
     if account is None:
         raise UsageError(f"there is no user {user!r}; `skylark user list` lists users")
     if not account.is_enabled:
@@ -201,7 +220,7 @@ def test_access(
         allowed, reason = True, "a super user may do everything"
     else:
         allowed, reason = _decision(user, rules, action, resource, address)
-    if as_json:
+    if options.as_json:
         print_json({"user": user, "allowed": allowed, "reason": reason})
     else:
         typer.echo(f"{'allowed' if allowed else 'refused'}: {reason}")
@@ -210,12 +229,11 @@ def test_access(
 
 
 @app.command("export")
+@grouped
 def export_rules(
+    *,
     file: Annotated[Path, typer.Argument(metavar="FILE")],
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Write the rules of all users to a file for `skylark acl import`.
 
@@ -223,21 +241,20 @@ def export_rules(
     """
     from msgspec import json  # noqa: PLC0415
 
-    with connected(namesrv) as admin:
-        found = admin.acls.list(cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        found = admin.acls.list(cluster=options.cluster, broker=options.broker)
     members = {name: [rule_document(rule) for rule in rules] for name, rules in sorted(found.items())}
     file.write_bytes(json.format(json.encode(members)) + b"\n")
     count = sum(map(len, members.values()))
-    done(f"{count} rules written to {file}", {"rules": count, "file": str(file)}, as_json=as_json)
+    done(f"{count} rules written to {file}", {"rules": count, "file": str(file)}, as_json=options.as_json)
 
 
 @app.command("import")
+@grouped
 def import_rules(
+    *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of `skylark acl export`.")],
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Add the rules of a file to users that exist; rules of the same resource are replaced.
 
@@ -252,14 +269,14 @@ def import_rules(
         }
     except (KeyError, TypeError, AttributeError, DecodeError) as error:
         raise UsageError(f"{file}: not rules: {error}") from None
-    with connected(namesrv) as admin:
+    with connected(options.namesrv) as admin:
         for user, each in rules.items():
-            admin.acls.create(user, each, cluster=cluster, broker=broker)
+            admin.acls.create(user, each, cluster=options.cluster, broker=options.broker)
     count = sum(map(len, rules.values()))
     done(
         f"{count} rules of {len(rules)} users imported",
         {"rules": count, "users": len(rules)},
-        as_json=as_json,
+        as_json=options.as_json,
     )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli import server_process
-from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV
 from skylark.cli.server_process import (
     ANY_ADDRESS,
@@ -91,22 +90,22 @@ def serve(
     _warn_of_name_servers(loaded)
     settings = server_process.with_role_of_last_master(loaded.settings, loaded.origins)
     server_process.warn_of_any_address(settings)
-    trial = _trial(settings, brokers) if secure else None
+    trial = _trial(settings) if secure else None
     if trial is not None:
         settings = trial.applied(settings)
     name_server = _name_server_settings(settings, name_server_port)
-    if trial is not None:
-        name_server = replace(name_server, tls=settings.tls, auth=settings.auth)
     check_layout(settings.store.path, brokers)
+    say_next = _say_next if trial is None else trial.say_next
     if brokers == 1:
-        _serve_one(name_server, settings, started, _say_next if trial is None else trial.say_next)
+        _serve_one(name_server, settings, started, say_next)
         return
 
     def ready(namesrv: str) -> None:
         say_ready(started, f"name server on {namesrv}, {brokers} brokers")
-        _say_next(namesrv)
+        say_next(namesrv)
 
-    more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=_shared(sets))
+    for_all = [*_shared(sets), *(() if trial is None else trial.sets())]
+    more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=for_all)
     more += server_process.log_flags(log_format, log_levels)
     server_process.run(
         lambda stopping: serve_processes(name_server, settings, brokers, more, typer.echo, ready, stopping)
@@ -120,35 +119,50 @@ class SecureTrial:
     properties: Path
     authority: Path
     administrator: Path
+    first: Path
+    """The administrator, as brokers are told."""
     inner: Path
 
     @classmethod
     def prepare(cls, directory: Path, addresses: Iterable[str]) -> SecureTrial:
         """Make what is missing, readable only by this user. Raises SettingsError, OSError."""
         from skylark.certificates import TRIAL_DAYS, make_directory, names_of_machine, write_private  # noqa: PLC0415
+        from skylark.settings.credentials import read_credentials  # noqa: PLC0415
 
         path = directory.absolute()
         made = cls(
-            path / "tls.properties", path / "ca.pem", path / "admin.credentials", path / "inner.credentials"
-        )
+            path / "tls.properties", path / "ca.pem", path / "admin.credentials", path / "admin.json",
+            path / "inner.credentials",
+        )  # fmt: skip
         if not made.properties.exists():
             names = [address for address in addresses if address and address not in ANY_ADDRESS]
             make_directory(path, names_of_machine(names), days=TRIAL_DAYS)
         for name, file in (("admin", made.administrator), ("skylark-inner", made.inner)):
             if not file.exists():
                 write_private(file, f"accessKey={name}\nsecretKey={secrets.token_hex(16)}\n".encode())
+        administrator = read_credentials(made.administrator)
+        user = {"username": administrator.access_key, "password": administrator.secret_key}
+        write_private(made.first, json.dumps(user).encode())
         return made
+
+    def sets(self) -> list[str]:
+        """What `applied` changes, as texts for --set. No secret is in them: others can see command lines."""
+        return [
+            "tls.server.mode=enforcing",
+            f"tls.config.file={self.properties}",
+            "authenticationEnabled=true",
+            "authorizationEnabled=true",
+            f"initAuthenticationUser=@{self.first}",
+            f"innerClientAuthenticationCredentials=@{self.inner}",
+        ]
 
     def applied(self, settings: BrokerSettings) -> BrokerSettings:
         """Return the settings with TLS enforced and users required. Raises SettingsError."""
         from skylark.settings import ServerTlsSettings, TlsMode  # noqa: PLC0415
         from skylark.settings.auth import AuthSettings  # noqa: PLC0415
-        from skylark.settings.credentials import read_credentials  # noqa: PLC0415
 
-        administrator = read_credentials(self.administrator)
-        first = {"username": administrator.access_key, "password": administrator.secret_key}
         auth = AuthSettings(
-            enabled=True, authorization=True, first_user=json.dumps(first), inner_credentials=f"@{self.inner}"
+            enabled=True, authorization=True, first_user=f"@{self.first}", inner_credentials=f"@{self.inner}"
         )
         tls = ServerTlsSettings(mode=TlsMode.ENFORCING, config_file=self.properties)
         return replace(settings, tls=tls, auth=auth)
@@ -162,9 +176,7 @@ class SecureTrial:
         )
 
 
-def _trial(settings: BrokerSettings, brokers: int) -> SecureTrial:
-    if brokers > 1:
-        raise UsageError("--secure is for a trial with one broker; leave out --brokers")
+def _trial(settings: BrokerSettings) -> SecureTrial:
     return SecureTrial.prepare(settings.store.path / "secure", [settings.host, settings.advertised_host])
 
 
@@ -202,7 +214,7 @@ def _warn_of_name_servers(loaded: LoadedSettings[BrokerSettings]) -> None:
 
 
 def _name_server_settings(settings: BrokerSettings, port: int) -> NameServerSettings:
-    """From the environment; the name server's key-value table is kept in the broker's directory."""
+    """From the environment, else TLS and users as the broker's; its files are in the broker's directory."""
     from skylark.settings import NameServerSettings  # noqa: PLC0415
 
     flags = {"host": settings.host, "port": port}
@@ -212,6 +224,9 @@ def _name_server_settings(settings: BrokerSettings, port: int) -> NameServerSett
     made = loaded.settings
     if not any(name.startswith("tls.") for name in loaded.origins):
         made = replace(made, tls=settings.tls)
+    # Without inner credentials the broker could not register with a name server that has users.
+    if settings.auth.inner is not None and not any(name.startswith("auth.") for name in loaded.origins):
+        made = replace(made, auth=settings.auth)
     if "kv_config_path" in loaded.origins:
         return made
     return replace(made, kv_config_path=settings.store.path / "namesrv/kvConfig.json")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skylark.cli.acl import RULE_COLUMNS, read_rule, rule_document
+from skylark.cli.acl import RULE_COLUMNS, AccessOptions, read_rule, rule_document
 from skylark.cli.errors import UsageError
-from skylark.cli.options import NAMESRV, AsJson, Broker, Cluster, Namesrv, Yes, confirm, connected, tabular
+from skylark.cli.options import Yes, confirm, connected, grouped, tabular
 from skylark.cli.output import Listing, done, print_json, show
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Users: create, change, delete, import and export.")
 
 SECRET_CHARS = 32
-SECRET_CHARS_MIN = 8
 LETTERS = string.ascii_letters + string.digits
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -33,71 +32,68 @@ SecretFile = Annotated[
 
 
 @app.command()
+@grouped
 def create(
+    *,
     name: Name,
     is_super: Annotated[bool, typer.Option("--super", help="May do everything.")] = False,
     secret_file: SecretFile = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Create a user. Without --secret-file a secret is made, and printed once.
 
     Example: skylark user create billing
     """
     secret = _made_secret() if secret_file is None else _read_secret(secret_file)
-    with connected(namesrv) as admin:
-        admin.users.create(name, secret, is_super=is_super, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        admin.users.create(name, secret, is_super=is_super, cluster=options.cluster, broker=options.broker)
     document = {"user": name, "created": True}
     if secret_file is not None:
-        done(f"user {name} created", document, as_json=as_json)
+        done(f"user {name} created", document, as_json=options.as_json)
         return
     done(
         f"user {name} created; its secret, which is not shown again: {secret}",
         {**document, "secret": secret},
-        as_json=as_json,
+        as_json=options.as_json,
     )
 
 
 @app.command("list")
 @tabular
+@grouped
 def list_users(
+    *,
     part: Annotated[str, typer.Argument(metavar="TEXT", help="Only names that contain it.")] = "",
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """List users with their number of rules.
 
     Example: skylark user list
     """
-    with connected(namesrv) as admin:
-        users = admin.users.list(part, cluster=cluster, broker=broker)
-        rules = admin.acls.list(part, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        users = admin.users.list(part, cluster=options.cluster, broker=options.broker)
+        rules = admin.acls.list(part, cluster=options.cluster, broker=options.broker)
     rows = [(user.name, _kind(user), _status(user), len(rules.get(user.name, ()))) for user in sorted(users)]
-    show(Listing(("user", "type", "status", "rules"), rows), as_json=as_json)
+    show(Listing(("user", "type", "status", "rules"), rows), as_json=options.as_json)
 
 
 @app.command("show")
+@grouped
 def show_user(
+    *,
     name: Name,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Show a user and its rules. The secret is not shown; `export` writes it to a file.
 
     Example: skylark user show billing
     """
-    with connected(namesrv) as admin:
-        user = admin.users.get(name, cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        user = admin.users.get(name, cluster=options.cluster, broker=options.broker)
         if user is None:
             raise UsageError(f"there is no user {name!r}; `skylark user list` lists users")
-        rules = admin.acls.get(name, cluster=cluster, broker=broker)
-    if as_json:
+        rules = admin.acls.get(name, cluster=options.cluster, broker=options.broker)
+    if options.as_json:
         print_json({**_facts(user), "rules": [rule_document(rule) for rule in rules]})
         return
     typer.echo(f"{name}: {_kind(user)}, {_status(user)}")
@@ -105,7 +101,9 @@ def show_user(
 
 
 @app.command()
+@grouped
 def update(
+    *,
     name: Name,
     is_super: Annotated[bool | None, typer.Option("--super/--normal", help="May do everything.")] = None,
     enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="May log in.")] = None,
@@ -113,10 +111,7 @@ def update(
         bool, typer.Option("--new-secret", help="Make a secret and print it once.")
     ] = False,
     secret_file: SecretFile = None,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Change a user. It counts at once, for open connections too.
 
@@ -127,44 +122,47 @@ def update(
     secret = _made_secret() if new_secret else None if secret_file is None else _read_secret(secret_file)
     if secret is None and is_super is None and enabled is None:
         raise UsageError("nothing to change; pass --super, --disabled, --new-secret or --secret-file")
-    with connected(namesrv) as admin:
+    with connected(options.namesrv) as admin:
         admin.users.update(
-            name, secret=secret, is_super=is_super, is_enabled=enabled, cluster=cluster, broker=broker
+            name,
+            secret=secret,
+            is_super=is_super,
+            is_enabled=enabled,
+            cluster=options.cluster,
+            broker=options.broker,
         )
     sentence = f"user {name} changed"
     document: dict[str, Any] = {"user": name, "updated": True}
     if new_secret:
         sentence += f"; its secret, which is not shown again: {secret}"
         document["secret"] = secret
-    done(sentence, document, as_json=as_json)
+    done(sentence, document, as_json=options.as_json)
 
 
 @app.command()
+@grouped
 def delete(
+    *,
     name: Name,
     yes: Yes = False,
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Delete a user and its rules.
 
     Example: skylark user delete billing --yes
     """
     confirm(f"Delete user {name} and its rules?", yes=yes)
-    with connected(namesrv) as admin:
-        admin.users.delete(name, cluster=cluster, broker=broker)
-    done(f"user {name} deleted", {"user": name, "deleted": True}, as_json=as_json)
+    with connected(options.namesrv) as admin:
+        admin.users.delete(name, cluster=options.cluster, broker=options.broker)
+    done(f"user {name} deleted", {"user": name, "deleted": True}, as_json=options.as_json)
 
 
 @app.command("import")
+@grouped
 def import_users(
+    *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A plain_acl.yml, or a file of `export`.")],
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Create the users of a file, with their rules. Users that exist stay as they are.
 
@@ -174,32 +172,35 @@ def import_users(
     for warning in warnings:
         typer.echo(f"skylark: {warning}", err=True)
     created = []
-    with connected(namesrv) as admin:
-        known = {user.name for user in admin.users.list(cluster=cluster, broker=broker)}
+    with connected(options.namesrv) as admin:
+        known = {user.name for user in admin.users.list(cluster=options.cluster, broker=options.broker)}
         for user in users:
             if user.name in known:
                 continue
-            admin.users.create(user.name, user.secret, is_super=user.is_super, cluster=cluster, broker=broker)
+            admin.users.create(
+                user.name, user.secret, is_super=user.is_super, cluster=options.cluster, broker=options.broker
+            )
             if not user.is_enabled:
-                admin.users.update(user.name, is_enabled=False, cluster=cluster, broker=broker)
+                admin.users.update(
+                    user.name, is_enabled=False, cluster=options.cluster, broker=options.broker
+                )
             if rules.get(user.name):
-                admin.acls.create(user.name, rules[user.name], cluster=cluster, broker=broker)
+                admin.acls.create(user.name, rules[user.name], cluster=options.cluster, broker=options.broker)
             created.append(user.name)
     existing = [user.name for user in users if user.name not in created]
     done(
         f"{len(created)} users created, {len(existing)} exist already",
         {"created": created, "existing": existing},
-        as_json=as_json,
+        as_json=options.as_json,
     )
 
 
 @app.command()
+@grouped
 def export(
+    *,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Is written with mode 0600.")],
-    cluster: Cluster = None,
-    broker: Broker = None,
-    namesrv: Namesrv = NAMESRV,
-    as_json: AsJson = False,
+    options: AccessOptions,
 ) -> None:
     """Write all users, with secrets and rules, to a file for `import`. Needs a super user.
 
@@ -207,9 +208,9 @@ def export(
     """
     from msgspec import json  # noqa: PLC0415
 
-    with connected(namesrv) as admin:
-        users = admin.users.list(cluster=cluster, broker=broker)
-        rules = admin.acls.list(cluster=cluster, broker=broker)
+    with connected(options.namesrv) as admin:
+        users = admin.users.list(cluster=options.cluster, broker=options.broker)
+        rules = admin.acls.list(cluster=options.cluster, broker=options.broker)
     if any(not user.secret for user in users):
         raise UsageError("the broker shows no secrets; use the credentials of a super user")
     members = [
@@ -225,7 +226,9 @@ def export(
         os.fchmod(descriptor, 0o600)
         output.write(json.format(json.encode({"users": members})) + b"\n")
     done(
-        f"{len(members)} users written to {file}", {"users": len(members), "file": str(file)}, as_json=as_json
+        f"{len(members)} users written to {file}",
+        {"users": len(members), "file": str(file)},
+        as_json=options.as_json,
     )
 
 
@@ -287,7 +290,4 @@ def _made_secret() -> str:
 
 
 def _read_secret(file: Path) -> str:
-    text = (sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")).strip()
-    if len(text) < SECRET_CHARS_MIN:
-        raise UsageError(f"the secret has {len(text)} characters; use at least {SECRET_CHARS_MIN}")
-    return text
+    return (sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")).strip()

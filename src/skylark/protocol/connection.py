@@ -3,7 +3,7 @@
 All frames of one read are decoded together and in place. Only a partial frame at the end is copied.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ from skylark.protocol.request import Request
 from skylark.protocol.requests.offset import UpdateConsumerOffset
 from skylark.protocol.requests.pull import LitePullMessage, PullMessage
 from skylark.protocol.requests.send import SendBatchMessage, SendMessage, SendMessageV2
+from skylark.protocol.signature import SignedSend
 
 W = TypeVar("W")
 Command = RemotingCommand | TypedCommand[Any]
@@ -51,13 +52,22 @@ class _HotDecoder(NamedTuple):
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
 # Java and clients with its member order start a header with the code: twelve bytes select the decoder.
 _PEEK_BYTES = 12
-_HOT_DECODERS = {
-    (b'{"code":%d,"extFields' % request.code)[:_PEEK_BYTES]: _HotDecoder(
-        request.code,
-        msgspec.json.Decoder(TypedCommand[request], strict=False).decode,  # type: ignore[valid-type]
-    )
-    for request in HOT_REQUESTS
-}
+
+
+def _hot_decoders(types: Mapping[int, type[Request[Any]]]) -> dict[bytes, _HotDecoder]:
+    return {
+        (b'{"code":%d,"extFields' % code)[:_PEEK_BYTES]: _HotDecoder(
+            code,
+            msgspec.json.Decoder(TypedCommand[request], strict=False).decode,  # type: ignore[valid-type]
+        )
+        for code, request in types.items()
+    }
+
+
+_HOT_DECODERS = _hot_decoders(_HOT_BY_CODE)
+_SIGNED_DECODERS = _hot_decoders(
+    {SendMessageV2.code.value: SignedSend, SendBatchMessage.code.value: SignedSend}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +111,15 @@ class Connection(Generic[W]):
     """One side of a connection. W is the driver's waiter for a reply: a future, an event.
 
     With `typed`, requests of hot codes are decoded as TypedCommand; those with invalid fields as
-    RemotingCommand, so that they can be rejected.
+    RemotingCommand, so that they can be rejected. With `admits` only signed sends that it accepts are typed.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS, *, typed: bool = False) -> None:
         self.limits = limits
         self.failure: RemoteProtocolError | None = None
         self._typed = typed
+        self.admits: Callable[[TypedCommand[SignedSend]], bool] | None = None
+        """Set by a server with a gate: returns whether a signed send is allowed without further checks."""
         self._partial = bytearray()
         self._partial_bytes_needed = 0
         self._pending: dict[int, W] = {}
@@ -167,7 +179,8 @@ class Connection(Generic[W]):
         view = memoryview(buffer)
         end = len(buffer)
         start = 0
-        hot_decoders = _HOT_DECODERS if self._typed else {}
+        admits = self.admits
+        hot_decoders = _SIGNED_DECODERS if admits is not None else _HOT_DECODERS if self._typed else {}
         header_bytes_max = self.limits.header_bytes_max
         rest_bytes_max = self.limits.frame_bytes_max - PREFIX_BYTES
         while end - start >= PREFIX_BYTES:
@@ -199,6 +212,10 @@ class Connection(Generic[W]):
                 command = self._decode_any(word >> 24, header)
             if header_end < frame_end:
                 command.body = view[header_end:frame_end]
+            if admits is not None and isinstance(command, TypedCommand) and not admits(command):
+                body = command.body
+                command = self._decode_any(word >> 24, header)
+                command.body = body
             commands.append(command)
             start = frame_end
         if end - start >= LENGTH_BYTES:

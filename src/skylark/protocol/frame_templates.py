@@ -172,21 +172,28 @@ def _text(value: str) -> bytes:
 class SendTemplate:
     """Frames of sends by one group to one queue, with the short field names of 310, 320 and 325.
 
-    The broker uses `default_topic` and `default_queues` to create a missing topic.
+    The broker uses `default_topic` and `default_queues` to create a missing topic. With a signer, sends are
+    signed; the hash of the fields that do not change is computed once.
     """
 
-    _more_fields: bytes = b""
-    """Ext fields before those of the message."""
-
     def __init__(
-        self, *, group: str, topic: str, broker: str, queue_id: int, default_topic: str, default_queues: int
+        self,
+        *,
+        group: str,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        default_topic: str,
+        default_queues: int,
+        signer: Signer | None = None,
     ) -> None:
+        user = {} if signer is None else signer.fields
         self._header = (
-            b'{"code":%%d,"extFields":{%b"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
+            b'{"code":%%d,"extFields":{%%b%b"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d","f":"%%d","g":"%%d","h":"%%d",'
             b'"i":%%b,"j":"%%d","k":"false"%%b,"m":"%%b","n":%b},"flag":%%d,"language":"%b","opaque":%%d,'
             b'"serializeTypeCurrentRPC":"JSON","version":%d}'
         ) % (
-            self._more_fields,
+            b"".join(b"%b:%b," % (_text(name), _text(value)) for name, value in user.items()),
             _text(group),
             _text(topic),
             _text(default_topic),
@@ -196,6 +203,9 @@ class SendTemplate:
             CLIENT_LANGUAGE.encode(),
             VERSION,
         )
+        first = (*user.values(), group, topic, default_topic, str(default_queues), str(queue_id))
+        self._key = None if signer is None else signer.key.after("".join(first).encode())
+        self._broker = broker.encode()
 
     def frame(
         self,
@@ -214,81 +224,23 @@ class SendTemplate:
     ) -> tuple[bytes, Buffer]:
         """Return head and body of a request. Raises UnicodeEncodeError for a text with lone surrogates."""
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
-        header = self._header % (
-            RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else code,
-            sys_flag,
-            born_ms,
-            flag,
-            _encode_json(properties),
-            reconsume_times,
-            b"" if max_reconsume_times is None else b',"l":"%d"' % max_reconsume_times,
-            b"true" if is_batch else b"false",
-            ONEWAY_FLAG if is_oneway else 0,
-            opaque,
-        )
-        return prefix(len(header), len(body)) + header, body
-
-
-class SignedSendTemplate(SendTemplate):
-    """Frames of signed sends. The hash of the fields that do not change is computed once."""
-
-    def __init__(
-        self,
-        signer: Signer,
-        *,
-        group: str,
-        topic: str,
-        broker: str,
-        queue_id: int,
-        default_topic: str,
-        default_queues: int,
-    ) -> None:
-        self._more_fields = b'"Signature":"%b",' + b"".join(
-            b"%b:%b," % (_text(name), _text(value)) for name, value in signer.fields.items()
-        )
-        super().__init__(
-            group=group,
-            topic=topic,
-            broker=broker,
-            queue_id=queue_id,
-            default_topic=default_topic,
-            default_queues=default_queues,
-        )
-        first = (*signer.fields.values(), group, topic, default_topic, str(default_queues), str(queue_id))
-        self._key = signer.key.after("".join(first).encode())
-        self._broker = broker.encode()
-
-    def frame(
-        self,
-        opaque: int,
-        body: Buffer,
-        *,
-        properties: str,
-        sys_flag: int,
-        born_ms: int,
-        flag: int = 0,
-        reconsume_times: int = 0,
-        max_reconsume_times: int | None = None,
-        is_batch: bool = False,
-        is_reply: bool = False,
-        is_oneway: bool = False,
-    ) -> tuple[bytes, Buffer]:
-        """Return head and body of a signed request. Raises as `SendTemplate.frame`."""
-        code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         batch = b"true" if is_batch else b"false"
-        content = b"%d%d%d%b%dfalse%b%b%b" % (
-            sys_flag,
-            born_ms,
-            flag,
-            properties.encode(),
-            reconsume_times,
-            b"" if max_reconsume_times is None else b"%d" % max_reconsume_times,
-            batch,
-            self._broker,
-        )
+        signature = b""
+        if self._key is not None:
+            content = b"%d%d%d%b%dfalse%b%b%b" % (
+                sys_flag,
+                born_ms,
+                flag,
+                properties.encode(),
+                reconsume_times,
+                b"" if max_reconsume_times is None else b"%d" % max_reconsume_times,
+                batch,
+                self._broker,
+            )
+            signature = b'"Signature":"%b",' % self._key.signature(content, body)
         header = self._header % (
             RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else code,
-            self._key.signature(content, body),
+            signature,
             sys_flag,
             born_ms,
             flag,

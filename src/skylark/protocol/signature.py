@@ -13,8 +13,18 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import itemgetter
 
+from msgspec import field
+
 from skylark.errors import SettingsError
-from skylark.protocol.command import PREFIX_BYTES, Buffer, RemotingCommand, decode_header, encode
+from skylark.protocol.command import (
+    PREFIX_BYTES,
+    Buffer,
+    RemotingCommand,
+    TypedCommand,
+    decode_header,
+    encode,
+)
+from skylark.protocol.requests.send import SendMessageV2
 from skylark.settings.credentials import Credentials
 
 ACCESS_KEY = "AccessKey"
@@ -69,8 +79,7 @@ class SigningKey:
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
     """Return what is signed of the ext fields: their values in the order of their names."""
-    text = "".join(_values_in_order(tuple(fields))(fields))
-    return text.encode() if text.isascii() else text.encode(errors="replace")
+    return "".join(_values_in_order(tuple(fields))(fields)).encode(errors="replace")
 
 
 @lru_cache(_ORDERS_MAX)  # clients send few sets of names, always in the same order
@@ -93,6 +102,46 @@ def is_signed(fields: Mapping[str, str], body: Buffer, key: SigningKey, version:
     if version <= SIGNED_QUERY_VERSION and UNIQUE_KEY_QUERY in fields:
         fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
     return hmac.compare_digest(key.signature(signed_text(fields), body), given.encode(errors="replace"))
+
+
+class SignedSend(SendMessageV2, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """A send (310 or 320) with user and signature, for servers: it has no other ext fields."""
+
+    access_key: str = field(name=ACCESS_KEY)
+    signature: str = field(name=SIGNATURE)
+    security_token: str = field(default="", name=SECURITY_TOKEN)
+
+    def signed_text(self) -> str:
+        """Return what a client signs of the ext fields if it writes numbers as usual and omits no default."""
+        # A quarter less time than an f-string takes.
+        return "%s%s%s%s%s%d%d%d%d%d%s%d%s%s%s%s" % (  # noqa: UP031
+            self.access_key,
+            self.security_token,
+            self.producer_group,
+            self.topic,
+            self.default_topic,
+            self.default_topic_queue_nums,
+            self.queue_id,
+            self.sys_flag,
+            self.born_timestamp,
+            self.flag,
+            self.properties,
+            self.reconsume_times,
+            "true" if self.unit_mode else "false",
+            "" if self.max_reconsume_times is None else self.max_reconsume_times,
+            "true" if self.batch else "false",
+            self.broker_name or "",
+        )
+
+
+def is_signed_send(command: TypedCommand[SignedSend], key: SigningKey) -> bool:
+    """Return whether a send is signed. A client that omits defaults may have signed it even if not.
+
+    The values count, not their spelling: a number with a leading zero has the signature of the number.
+    """
+    send = command.request
+    expected = key.signature(send.signed_text().encode("utf-8", "replace"), command.body)
+    return hmac.compare_digest(expected, send.signature.encode("utf-8", "replace"))
 
 
 class Signer:

@@ -23,6 +23,7 @@ from skylark.model.message import pack_host
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
 from skylark.protocol.connection import HOT_REQUESTS, Command, Limits, typed_command
+from skylark.protocol.signature import SignedSend
 from skylark.remoting.address import join_address
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, RequestLatencies
 from skylark.remoting.link import Answer, Handler, Link, error_reply, stop_listening
@@ -202,6 +203,9 @@ _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
 class GateVisitor(Protocol):
     """A connection as the gate of a server knows it."""
 
+    def admits(self, command: TypedCommand[SignedSend]) -> bool:
+        """Return whether a send is certainly allowed; `refusal` decides about all others."""
+
     def refusal(self, command: RemotingCommand) -> RemotingCommand | None:
         """Return the reply to a request that is refused, None for one that is admitted."""
 
@@ -327,7 +331,9 @@ class Peer(Link):
         self.address = join_address(self.host, port)
         self.packed_host = pack_host(self.host, port)
         if self._server.gate is not None:
-            self._receive = partial(self._admitted, self._server.gate.visitor(self.host, self.address))
+            visitor = self._server.gate.visitor(self.host, self.address)
+            self._codec.admits = visitor.admits
+            self._receive = partial(self._admitted, visitor)
         self._server.add(self)
 
     def secure(self, transport: asyncio.Transport) -> None:
@@ -390,8 +396,7 @@ class Peer(Link):
         """Decide about all requests of one read; answer the refused ones and return the others."""
         admitted: list[Command] = []
         for command in self._codec.receive(data):
-            assert isinstance(command, RemotingCommand)
-            if command.is_response:
+            if isinstance(command, TypedCommand) or command.is_response:
                 admitted.append(command)
                 continue
             refusal = visitor.refusal(command)

@@ -113,6 +113,7 @@ class ServerTls:
         self._loaded = self._seen = self._stamps()
         self.context = server_context(self.settings)
         self.handshakes = 0
+        self.unfinished_handshakes = 0
         self.failed_handshakes = 0
         self.reloads = 0
         self.reload_failure = ""
@@ -255,12 +256,18 @@ class FirstByte(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
+        tls = self._tls
         if data[0] == HANDSHAKE_RECORD:
-            encrypted = EncryptedTransport(transport, self._inner, self._tls, self._refuse)
+            if tls.unfinished_handshakes >= tls.settings.handshakes_max:
+                tls.failed_handshakes += 1
+                self._refuse(f"{tls.unfinished_handshakes} TLS handshakes are unfinished")
+                transport.abort()
+                return
+            encrypted = EncryptedTransport(transport, self._inner, tls, self._refuse)
             transport.set_protocol(encrypted)
             self._inner.secure(encrypted)
             encrypted.data_received(data)
-        elif self._tls.is_enforcing if self._allows_plain is None else not self._allows_plain():
+        elif tls.is_enforcing if self._allows_plain is None else not self._allows_plain():
             self._refuse("plain text, but TLS is required")
             transport.abort()
         else:
@@ -300,6 +307,7 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False
         self._is_closing = False
+        tls.unfinished_handshakes += 1
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             tls.handshake_timeout_s, self._expire
         )
@@ -368,6 +376,9 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         try:
             while record := self._ssl.read(RECORD_BYTES):  # empty: close_notify
                 received.append(record)
+                if not self._incoming.pending and not self._ssl.pending():
+                    is_ended = False  # a read in vain would raise, which takes longer than a short record
+                    break
         except ssl.SSLWantReadError:
             is_ended = False
         except ssl.SSLError as error:
@@ -390,8 +401,10 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        if not self._is_open and not self._is_closing:
-            self._count_failure("closed during the TLS handshake")
+        if not self._is_open:
+            self._tls.unfinished_handshakes -= 1
+            if not self._is_closing:
+                self._count_failure("closed during the TLS handshake")
         self._is_closing = True
         self._inner.connection_lost(exc)
 
@@ -416,6 +429,7 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
             return False
         self._stop_timer()
         self._is_open = True
+        self._tls.unfinished_handshakes -= 1
         self._tls.handshakes += 1
         self._send()
         return True

@@ -16,6 +16,7 @@ from skylark.settings.credentials import (
 from skylark.settings.fields import check_ranges, setting
 
 STATEFUL = "StatefulAuthenticationStrategy"
+SECRET_CHARS_MIN = 8
 _CLASSES = {
     "provider": ("DefaultAuthenticationProvider",),
     "authorization_provider": ("DefaultAuthorizationProvider",),
@@ -51,6 +52,7 @@ class AuthSettings:
     signature_valid_s: int = setting(60, "statefulAuthenticationCacheExpiredSecond", 1)
 
     failures_max: int = setting(10, "authenticationFailuresMax", 0)  # of an address in 10 s; 0: no limit
+    secret_chars_min: int = setting(SECRET_CHARS_MIN, "authSecretCharsMin", 1)  # RocketMQ: 1
     secrets_key_file: Path | None = setting(None, "authSecretsKeyFile")
     audit_path: Path | None = setting(None, "authAuditLogPath")
     audit_bytes_max: int = setting(10 << 20, "authAuditLogBytesMax", 4096)

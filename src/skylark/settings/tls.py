@@ -47,6 +47,7 @@ class ServerTlsSettings:
     test_mode: bool = setting(False, "tls.test.mode.enable")  # a self-signed certificate for this run
     config_file: Path | None = setting(None, "tls.config.file")  # overrides all of these but the mode
     handshake_timeout_ms: int = setting(10_000, "tlsHandshakeTimeout", 1)
+    handshakes_max: int = setting(2_000, "tlsHandshakesMax", 1)  # unfinished ones on a server's ports
 
     def __post_init__(self) -> None:
         check_ranges(self)

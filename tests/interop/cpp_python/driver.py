@@ -2,6 +2,7 @@
 
     driver.py NAMESRV NAME [SCENARIO...]     topics "Round-NAME", "Tags-NAME", ... exist already
 
+With ACCESS_KEY and SECRET_KEY in the environment all requests are signed.
 A line "RESULT scenario ok" or "RESULT scenario failed: reason" for each; the last line is PASS or FAIL.
 Run by the interpreter of a virtual environment that holds that package and nothing of ours.
 """
@@ -97,9 +98,15 @@ class Received:
         equal(sorted(self.bodies(without)), sorted(expected), "received")
 
 
+def sign(client: Any) -> None:
+    if "ACCESS_KEY" in os.environ:
+        client.set_session_credentials(os.environ["ACCESS_KEY"], os.environ["SECRET_KEY"], "channel")
+
+
 def producer() -> Any:
     made = Producer(f"PID-{NAME}-{time.monotonic_ns()}", timeout=10000)
     made.set_namesrv_addr(NAME_SERVER)
+    sign(made)
     made.start()
     CLIENTS.append(made)
     return made
@@ -126,6 +133,7 @@ def consumer(what: str, received: Received, expression: str = "*", instance: str
     made = PushConsumer(f"GID-{what}-{NAME}", **options)
     made.set_namesrv_addr(NAME_SERVER)
     made.set_instance_name(f"{what}{instance}")
+    sign(made)
     made.subscribe(f"{what}-{NAME}", received, expression)
     made.start()
     CLIENTS.append(made)

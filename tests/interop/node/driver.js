@@ -2,6 +2,7 @@
 //
 //   driver.js NAMESRV NAME [SCENARIO...]     topics "Round-NAME", "Tags-NAME", ... exist already
 //
+// With ACCESS_KEY and SECRET_KEY in the environment all requests are signed.
 // A line "RESULT scenario ok" or "RESULT scenario failed: reason" for each; the last line is PASS or FAIL.
 'use strict';
 
@@ -27,6 +28,8 @@ function options(group) {
     instanceName: `node-${process.pid}-${instances}`,
     rebalanceInterval: 500,
     consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
+    accessKey: process.env.ACCESS_KEY,
+    secretKey: process.env.SECRET_KEY,
   };
 }
 

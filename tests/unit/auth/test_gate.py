@@ -11,8 +11,8 @@ from skylark.auth.audit import AuditLog
 from skylark.auth.gate import ADDRESSES_MAX, ALLOWED_MAX, Gate, Throttle
 from skylark.auth.model import Acl, AclEntry, Action, Resource, User
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import RemotingCommand
-from skylark.protocol.signature import Signer
+from skylark.protocol.command import RemotingCommand, TypedCommand
+from skylark.protocol.signature import SignedSend, Signer
 from skylark.settings.auth import AuthSettings
 from skylark.settings.credentials import Credentials
 from tests.support.clock import ManualClock
@@ -134,6 +134,44 @@ def test_sources_are_those_of_the_connection(rig: Rig) -> None:
     assert "from 127.0.0.1" in str(rig.ask(signed(ALICE, b="orders")))
     other = rig.gate.visitor("10.9.9.9", "10.9.9.9:1")
     assert other.refusal(signed(ALICE, b="orders")) is None
+
+
+FIELDS: dict[str, Any] = {
+    "a": "g", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "j": "0", "k": "false",
+    "m": "false",
+}  # fmt: skip
+
+
+def typed(command: RemotingCommand) -> TypedCommand[SignedSend]:
+    request = SignedSend.from_fields(command.fields)
+    return TypedCommand(code=command.code, request=request, body=command.body)
+
+
+def test_a_typed_send_is_admitted_only_if_an_equal_one_was(rig: Rig) -> None:
+    send = signed(ALICE, b="orders", **FIELDS)
+    assert not rig.visitor.admits(typed(send))
+    assert rig.ask(send) is None
+    assert rig.visitor.admits(typed(send))
+    assert not rig.visitor.admits(typed(signed(ALICE, b="others", **FIELDS)))
+    assert not rig.visitor.admits(typed(signed(ALICE, 320, b="orders", **FIELDS)))
+    assert not rig.visitor.admits(typed(signed(Credentials("alice", "wrong"), b="orders", **FIELDS)))
+    send.body = b"y"
+    assert not rig.visitor.admits(typed(send))
+    send.body = b"x"
+    rig.allow("Topic:others", Action.PUB)
+    assert not rig.visitor.admits(typed(send))
+    rig.allow("Topic:orders", Action.PUB)
+    assert rig.ask(send) is None
+    assert rig.visitor.admits(typed(send))
+    rig.store.put_user(User("alice", "another-secret"))
+    assert not rig.visitor.admits(typed(send))
+
+
+def test_what_is_written_to_the_audit_log_is_never_admitted_before(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, audit_all=True)
+    send = signed(ALICE, b="orders", **FIELDS)
+    assert rig.ask(send) is None
+    assert not rig.visitor.admits(typed(send))
 
 
 def test_what_a_connection_remembers_is_limited(rig: Rig) -> None:

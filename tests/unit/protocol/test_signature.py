@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.protocol.codes import RequestCode
-from skylark.protocol.command import RemotingCommand
+from skylark.protocol.command import RemotingCommand, TypedCommand, encode
 from skylark.protocol.connection import Connection
-from skylark.protocol.frame_templates import SendTemplate, SignedSendTemplate
+from skylark.protocol.frame_templates import SendTemplate
 from skylark.protocol.requests.pull import PullMessage
-from skylark.protocol.signature import SIGNATURE, Signer, SigningKey, is_signed, signed_text
+from skylark.protocol.signature import (
+    SIGNATURE,
+    SignedSend,
+    Signer,
+    SigningKey,
+    is_signed,
+    is_signed_send,
+    signed_text,
+)
 from skylark.settings.credentials import Credentials
 
 SECRET = "12345678"
@@ -145,11 +153,86 @@ def test_signed_sends_differ_from_others_in_user_and_signature_only(
     }
     signer = Signer(Credentials("rocket%mq", SECRET, token))
     open_send = received(*SendTemplate(**TEMPLATE).frame(7, body, **given))
-    signed = received(*SignedSendTemplate(signer, **TEMPLATE).frame(7, body, **given))
+    signed = received(*SendTemplate(**TEMPLATE, signer=signer).frame(7, body, **given))
     assert is_signed(signed.fields, signed.body, SigningKey(SECRET), version=signed.version)
     assert len(signed.fields.pop(SIGNATURE)) == 28
     assert {name: signed.fields.pop(name) for name in signer.fields} == signer.fields
     assert signed == open_send
+
+
+# --- Sends that a server decodes into their type ---
+
+
+def admitted(frame: bytes, key: SigningKey) -> bool:
+    """Whether a server recognises the signature without the ext fields; if not, it gets all of them."""
+    connection = Connection[Any]()
+    seen: list[TypedCommand[SignedSend]] = []
+
+    def admits(command: TypedCommand[SignedSend]) -> bool:
+        seen.append(command)
+        return is_signed_send(command, key)
+
+    connection.admits = admits
+    (command,) = connection.receive(frame)
+    if isinstance(command, TypedCommand):
+        assert command is seen[0]
+        return True
+    assert bytes(command.body) == bytes(received(frame).body)
+    assert command == received(frame)
+    return False
+
+
+@given(
+    properties=st.text(st.characters(codec="utf-8"), max_size=40),
+    max_times=st.none() | st.integers(0, 99),
+    is_batch=st.booleans(),
+    token=st.sampled_from(["", "tok"]),
+    body=st.binary(max_size=100),
+    change=st.integers(0, 1000),
+)
+def test_a_typed_send_is_recognised_by_its_signature(
+    properties: str, max_times: int | None, is_batch: bool, token: str, body: bytes, change: int
+) -> None:
+    template = SendTemplate(**TEMPLATE, signer=Signer(Credentials("user", SECRET, token)))
+    frame = b"".join(
+        template.frame(
+            7,
+            body,
+            properties=properties,
+            sys_flag=0,
+            born_ms=1_700_000_000_000,
+            max_reconsume_times=max_times,
+            is_batch=is_batch,
+        )
+    )
+    assert admitted(frame, SigningKey(SECRET))
+    assert not admitted(frame, SigningKey(SECRET + "x"))
+    if body:
+        at = len(frame) - 1 - change % len(body)
+        assert not admitted(frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :], SigningKey(SECRET))
+
+
+@pytest.mark.parametrize("name", [name for name in SEND if name not in ("k", "m")])
+def test_a_changed_value_of_a_typed_send_is_found(name: str) -> None:
+    def frame(**changes: str) -> bytes:
+        command = RemotingCommand(code=310, fields=dict(SEND), body=b"hello")
+        Signer(Credentials("rocketmq", SECRET)).sign(command)
+        command.fields.update(changes)
+        return b"".join(encode(command))
+
+    assert admitted(frame(), SigningKey(SECRET))
+    assert not admitted(frame(**{name: SEND[name] + "1"}), SigningKey(SECRET))
+    assert not admitted(frame(k="true"), SigningKey(SECRET))
+    assert not admitted(frame(l="3"), SigningKey(SECRET))
+    assert not admitted(frame(other="1"), SigningKey(SECRET))  # a field that a typed send does not have
+
+
+def test_a_send_without_defaults_is_signed_though_not_recognised() -> None:
+    fields = {name: value for name, value in SEND.items() if name not in ("j", "k", "m", "n")}
+    command = RemotingCommand(code=310, fields=fields, body=b"hello")
+    Signer(Credentials("rocketmq", SECRET)).sign(command)
+    assert not admitted(b"".join(encode(command)), SigningKey(SECRET))
+    assert is_signed(command.fields, b"hello", SigningKey(SECRET), version=479)
 
 
 def test_an_encoded_pull_is_signed() -> None:

@@ -1,4 +1,4 @@
-"""The pages `/metrics`, `/health` and `/ready`, with one thread per request."""
+"""The pages `/`, `/metrics`, `/health` and `/ready`, with one thread per request."""
 
 from __future__ import annotations
 
@@ -113,6 +113,8 @@ class Pages:
         if path in ("/health", "/ready"):
             fault = self._fault() if path == "/health" else self._fault() or self._idle_reason()
             status, text = ("200 OK", "ok") if fault is None else ("503 Service Unavailable", fault)
+        elif path in ("", "/"):
+            status, text = "200 OK", "\n".join([PAGES, *self._warnings()])
         else:
             status, text = "404 Not Found", PAGES
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
@@ -122,6 +124,16 @@ class Pages:
         """Return why no message can be stored, or None."""
         refused = self.collector.store.refusal()
         return None if refused is None else refused.reason
+
+    def _warnings(self) -> list[str]:
+        """Return what is wrong with the security of this broker, a line each."""
+        collector, found = self.collector, []
+        if collector.is_insecure():
+            host = collector.live.current.host
+            found.append(f"warning: {host} is open: anybody who reaches it may read, write and delete")
+        if collector.tls is not None and collector.tls.reload_failure:
+            found.append(f"warning: the old certificate is in use: {collector.tls.reload_failure}")
+        return found
 
     def _idle_reason(self) -> str | None:
         """Return why a healthy broker does not serve now, or None."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextvars import Context
-from functools import partial
 
 from skylark.client.namespace import without_namespace
 from skylark.client.producer.message_encoder import EncodedBatch, EncodedMessage, not_unicode, property_text
@@ -27,7 +26,7 @@ from skylark.errors import BadMessage, BrokerError, NotWritable, RocketMQError, 
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
-from skylark.protocol.frame_templates import SendTemplate, SignedSendTemplate
+from skylark.protocol.frame_templates import SendTemplate
 from skylark.protocol.signature import Signer
 from skylark.settings.client import ProducerSettings
 from skylark.settings.fields import FAST_PORT_DISTANCE
@@ -109,7 +108,7 @@ class SendPolicy:
         settings: ProducerSettings,
         signer: Signer | None = None,
     ) -> None:
-        self._template_type = SendTemplate if signer is None else partial(SignedSendTemplate, signer)
+        self._signer = signer
         self.hooks = Hooks()
         self.latencies = LatencyTable() if settings.avoid_slow_brokers else None
         self._group = group
@@ -184,13 +183,14 @@ class SendPolicy:
         assert queue is not None
         template = self._templates.get(queue)
         if template is None:
-            template = self._templates[queue] = self._template_type(
+            template = self._templates[queue] = SendTemplate(
                 group=self._group,
                 topic=send.topic,
                 broker=queue.broker_name,
                 queue_id=queue.queue_id,
                 default_topic=AUTO_CREATE_TOPIC,
                 default_queues=self._settings.new_topic_queues,
+                signer=self._signer,
             )
         encoded = send.encoded
         try:
