@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Prepares this checkout: finds the tools or installs them, makes .venv, installs the pinned packages and Skylark.
-# With the word `run` it leaves out what only tests need: Maven, Node.js and Chromium.
+# With the word `run` it leaves out what only tests need: Maven, Node.js, Chromium and etcd.
 # Running it again does nothing, unless requirements.lock, pyproject.toml or this script has changed.
-# PYTHON=… chooses the interpreter. Without Java, Maven, Node.js or Chromium only tests that need them are skipped,
+# PYTHON=… chooses the interpreter. Without Java, Maven, Node.js, Chromium or etcd only tests that need them are skipped,
 # except under CI, where every test must run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -48,6 +48,7 @@ missing_tools() {
   command -v mvn >/dev/null || echo maven
   { command -v node && command -v npm; } >/dev/null || echo node
   command -v chromium >/dev/null || echo browser
+  command -v etcd >/dev/null || echo etcd
 }
 
 may_install() {
@@ -78,6 +79,7 @@ install_tool() {
     maven) install maven ;;
     node) install nodejs npm ;;
     browser) install chromium ;;
+    etcd) install etcd-server ;;
   esac
 }
 
@@ -91,11 +93,12 @@ plea() {
       maven) names="$names, Maven" packages="$packages maven" ;;
       node) names="$names, Node.js with npm" packages="$packages nodejs npm" ;;
       browser) names="$names, Chromium" packages="$packages chromium" ;;
+      etcd) names="$names, etcd" packages="$packages etcd-server" ;;
     esac
   done
   if [ "$(uname -s)" = Darwin ]; then
     packages=$(echo "$packages" | sed -e 's/python3 python3-venv/python@3.12/' -e 's/openjdk-17-jdk-headless/openjdk@17/' \
-      -e 's/nodejs npm/node/')
+      -e 's/nodejs npm/node/' -e 's/etcd-server/etcd/')
     command="brew install$packages"
   else
     command="apt-get install$packages"

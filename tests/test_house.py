@@ -37,6 +37,7 @@ LAYERS = {
     "client": 4,
     "broker": 4,
     "namesrv": 4,
+    "controller": 4,
     "admin": 5,
     "pipelines": 5,
     "embedded": 5,
@@ -55,6 +56,7 @@ BANS = {
     "store": ("skylark.protocol", "asyncio"),
     "client": ("skylark.store",),
     "namesrv": ("skylark.store",),
+    "controller": ("skylark.store",),
     "cli": ("skylark.remoting",),
 }
 # Parts that may import only some modules of another.
@@ -116,6 +118,7 @@ EXTRAS = (
     "zstandard",
     "opentelemetry",
     "uvloop",
+    "httpx",
 )
 
 

@@ -31,6 +31,7 @@ for package; do
     nodejs) cp "$HIDDEN/node" "$BIN/" ;;
     npm) cp "$HIDDEN/npm" "$BIN/" ;;
     chromium) cp "$HIDDEN/chromium" "$BIN/" ;;
+    etcd-server) cp "$HIDDEN/etcd" "$BIN/" ;;
   esac
 done
 """
@@ -42,11 +43,12 @@ STAND_INS = {
     "node": "exit 0",
     "npm": "exit 0",
     "chromium": "exit 0",
+    "etcd": "exit 0",
     "apt-get": APT_GET,
     "apt-cache": '[ "$2" = openjdk-21-jdk-headless ]',
     "sudo": 'echo "sudo $*" >>"$LOG"; shift; exec "$@"',
 }
-TOOLS = {"python3", "java", "javac", "mvn", "node", "npm", "chromium"}
+TOOLS = {"python3", "java", "javac", "mvn", "node", "npm", "chromium", "etcd"}
 
 
 @dataclass
@@ -163,7 +165,7 @@ def test_without_package_manager_and_java_one_sentence_says_what_to_install(mach
     assert len(pip_calls(machine)) == 2
 
 
-@pytest.mark.parametrize(("program", "name"), [("mvn", "Maven"), ("chromium", "Chromium")])
+@pytest.mark.parametrize(("program", "name"), [("mvn", "Maven"), ("chromium", "Chromium"), ("etcd", "etcd")])
 def test_under_ci_a_missing_tool_is_a_failure(machine: Machine, program: str, name: str) -> None:
     remove(machine, program)
     done = machine.setup(CI="true")
@@ -173,7 +175,7 @@ def test_under_ci_a_missing_tool_is_a_failure(machine: Machine, program: str, na
 
 
 def test_to_run_nothing_is_installed_that_only_tests_need(machine: Machine) -> None:
-    remove(machine, "mvn", "node", "npm", "chromium")
+    remove(machine, "mvn", "node", "npm", "chromium", "etcd")
     give(machine, "apt-get")
     machine.put("id", "echo 0")
     done = machine.setup("run")
@@ -227,7 +229,7 @@ def test_root_on_debian_gets_everything_installed(machine: Machine) -> None:
     assert asked[0] == ["apt-get", "update", "-qq"]
     packages = {word for line in asked[1:] for word in line[2:] if not word.startswith("-")}
     python, java = {"python3", "python3-venv"}, {"openjdk-21-jdk-headless", "maven"}
-    assert packages == python | java | {"nodejs", "npm", "chromium"}
+    assert packages == python | java | {"nodejs", "npm", "chromium", "etcd-server"}
     assert len(pip_calls(machine)) == 2
 
 

@@ -9,6 +9,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from skylark.admin.brokers import AsyncBrokers, AsyncNameServers
 from skylark.admin.clients import AsyncClients
+from skylark.admin.controllers import AsyncControllers
 from skylark.admin.dead_letters import AsyncDeadLetters
 from skylark.admin.groups import AsyncGroups
 from skylark.admin.messages import AsyncMessages
@@ -77,6 +78,7 @@ class AsyncAdmin:
         self.messages = AsyncMessages(self._servers, self.groups, self.clients)
         self.dead_letters = AsyncDeadLetters(self._servers, self.messages, self.offsets)
         self.name_servers = AsyncNameServers(self._servers)
+        self.controllers = AsyncControllers(self._servers)
         self.users = AsyncUsers(self._servers)
         self.acls = AsyncAcls(self._servers)
 
@@ -252,6 +254,16 @@ class NameServers(_Part[AsyncNameServers]):
         return self._inner.addresses
 
 
+class Controllers(_Part[AsyncControllers]):
+    metadata = _waiting(AsyncControllers.metadata)
+    leader = _waiting(AsyncControllers.leader)
+    replicas = _waiting(AsyncControllers.replicas)
+    elect = _waiting(AsyncControllers.elect)
+    clean = _waiting(AsyncControllers.clean)
+    config = _waiting(AsyncControllers.config)
+    update_config = _waiting(AsyncControllers.update_config)
+
+
 class Users(_Part[AsyncUsers]):
     create = _waiting(AsyncUsers.create)
     update = _waiting(AsyncUsers.update)
@@ -291,6 +303,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         self.messages = Messages(self, inner.messages)
         self.dead_letters = DeadLetters(self, inner.dead_letters)
         self.name_servers = NameServers(self, inner.name_servers)
+        self.controllers = Controllers(self, inner.controllers)
         self.users = Users(self, inner.users)
         self.acls = Acls(self, inner.acls)
 

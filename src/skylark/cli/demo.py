@@ -31,7 +31,7 @@ def demo(
     fast: Annotated[bool, typer.Option("--fast", help="1,000 orders instead of 10,000.")] = False,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Skip the parts that need Spark.")] = False,
 ) -> None:
-    """See it work: orders are sent, billed, retried, archived by Spark.
+    """See it work: orders are sent, billed, retried, kept by Spark.
 
     Some are dead-lettered and sent again. Exit code 1 if counts in and out do not agree.
 

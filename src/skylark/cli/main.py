@@ -36,6 +36,7 @@ COMMANDS = {
     "serve": CommandEntry(RUN, "Run a name server and a broker in one process until Ctrl-C."),
     "broker": CommandEntry(RUN, "Run a broker until Ctrl-C, or administer running ones."),
     "namesrv": CommandEntry(RUN, "Run a name server until Ctrl-C, or administer running ones."),
+    "controller": CommandEntry(RUN, "Run a controller until Ctrl-C, or administer running ones."),
     "tls": CommandEntry(RUN, "Make certificates for TLS, for a trial."),
     "doctor": CommandEntry(RUN, "Check this machine and the servers, with advice for each fault."),
     "send": CommandEntry(MESSAGES, "Send a message, or many."),
@@ -56,7 +57,7 @@ COMMANDS = {
     "bench": CommandEntry(DATA, "Measure servers: started for the run, or running at --namesrv."),
     "torture": CommandEntry(DATA, "Inject faults into a cluster under load and check every message."),
     "plan": CommandEntry(DATA, "Plan for a load: brokers, machines, disk, memory, network."),
-    "demo": CommandEntry(DATA, "See it work: orders are sent, billed, retried, archived by Spark."),
+    "demo": CommandEntry(DATA, "See it work: orders are sent, billed, retried, kept by Spark."),
 }
 
 

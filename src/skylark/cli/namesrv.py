@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from signal import Signals
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +15,7 @@ from skylark.cli.errors import UsageError
 from skylark.cli.options import NAMESRV, AsJson, Namesrv, Pairs, connected, pairs, tabular
 from skylark.cli.output import Listing, done, show
 from skylark.cli.server_process import (
+    CONTROLLER_PREFIX,
     HELP_OPTIONS,
     NAME_SERVER_PREFIX,
     PORT_MAX,
@@ -23,6 +27,9 @@ from skylark.cli.server_process import (
     PrintConfig,
     Sets,
 )
+
+if TYPE_CHECKING:
+    from skylark.settings.controller import ControllerSettings
 
 app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
 
@@ -51,11 +58,14 @@ def namesrv(
         return
     from skylark.namesrv import server  # noqa: PLC0415 - no other command needs it
     from skylark.settings import NameServerSettings  # noqa: PLC0415
+    from skylark.settings.controller import ControllerSettings  # noqa: PLC0415
 
     started = time.monotonic()
     server_process.configure_logs(log_format, log_levels)
     flags = {"port": port, "host": bind}
-    loaded = server_process.load(NameServerSettings, NAME_SERVER_PREFIX, config, flags, sets)
+    loaded = server_process.load(
+        NameServerSettings, NAME_SERVER_PREFIX, config, flags, sets, shared_with=ControllerSettings
+    )
     if print_config:
         server_process.print_settings(loaded.settings)
         return
@@ -63,7 +73,32 @@ def namesrv(
     def ready(running: server.NameServer) -> None:
         server_process.say_ready(started, f"name server on {running.address}")
 
-    server_process.run(lambda stopping: server.serve(loaded.settings, on_ready=ready, on_stop=stopping))
+    async def serve(stopping: Callable[[Signals], None]) -> None:
+        async with AsyncExitStack() as stack:
+            if loaded.settings.with_controller:
+                settings = server_process.load(
+                    ControllerSettings, CONTROLLER_PREFIX, config, {}, None, shared_with=NameServerSettings
+                ).settings
+                await stack.enter_async_context(_controller(settings))
+            await server.serve(loaded.settings, on_ready=ready, on_stop=stopping)
+
+    server_process.run(serve)
+
+
+@asynccontextmanager
+async def _controller(settings: ControllerSettings) -> AsyncIterator[None]:
+    """A controller beside the name server. Raises as `Controller.start` does."""
+    from skylark.controller.controller import Controller  # noqa: PLC0415
+
+    if not settings.peers:
+        raise UsageError("enableControllerInNamesrv needs controllerDLegerPeers, such as n0-127.0.0.1:9878")
+    controller = Controller(settings)
+    try:
+        await controller.start()
+        typer.echo(f"controller on {controller.address}")
+        yield
+    finally:
+        await controller.stop()
 
 
 @app.command()

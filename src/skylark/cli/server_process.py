@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BROKER_PREFIX = "SKYLARK_BROKER_"
 NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
+CONTROLLER_PREFIX = "SKYLARK_CONTROLLER_"
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COLLECT_AFTER = (50_000, 20, 50)
@@ -42,7 +43,7 @@ FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 TEXT, JSON = "text", "json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-COMPONENTS = ("broker", "store", "namesrv", "remoting")
+COMPONENTS = ("broker", "store", "namesrv", "controller", "remoting")
 """Parts of the servers that write logs, by the name of their package."""
 PACKAGE = "skylark"
 
@@ -89,13 +90,25 @@ def load(
     config: Path | None,
     flags: Mapping[str, Any],
     sets: list[str] | None,
+    *,
+    shared_with: type[Any] | None = None,
 ) -> LoadedSettings[Any]:
-    """Settings from file, environment and flags. Prints warnings. Raises SettingsError, UsageError."""
+    """Settings from file, environment and flags. Prints warnings. Raises SettingsError, UsageError.
+
+    The file may also hold settings of another server, `shared_with`.
+    """
     from skylark.settings.loader import load_settings  # noqa: PLC0415 - `skylark --help` must not wait for it
 
     given = {key: str(value) for key, value in flags.items() if value is not None}
     given |= {key.strip(): value.strip() for key, value in pairs(sets, "--set").items()}
-    loaded = load_settings(settings_type, file=config, environment=os.environ, prefix=prefix, flags=given)
+    loaded = load_settings(
+        settings_type,
+        file=config,
+        environment=os.environ,
+        prefix=prefix,
+        flags=given,
+        shared_with=shared_with,
+    )
     for warning in loaded.warnings:
         typer.echo(f"skylark: {warning}", err=True)
     return loaded

@@ -124,13 +124,15 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     prefix: str = "",
     flags: Mapping[str, Any] | None = None,
+    shared_with: type[Any] | None = None,
 ) -> LoadedSettings[S]:
-    """Return the settings of a server.
+    """Return the settings of a server. The file may also hold those of another one, `shared_with`.
 
     Only environment variables that start with `prefix` are read, such as `SKYLARK_BROKER_STORE_FLUSH_MODE`.
     Raises SettingsError for an unknown key, an invalid value, or an unreadable file.
     """
     known = known_settings(settings_type)
+    others = {} if shared_with is None else known_settings(shared_with)
     environment = environment or {}
     given = [
         *(
@@ -138,7 +140,7 @@ def load_settings(
             for name, key in _JAVA_VARIABLES.items()
             if name in environment and key in known
         ),
-        *_from_file(file),
+        *(item for item in _from_file(file) if item.key in known or item.key not in others),
         *_from_environment(settings_type, environment, prefix),
         *(_Given(key, value, "command line", 3) for key, value in (flags or {}).items()),
     ]

@@ -30,6 +30,8 @@ class NameServerSettings:
     wait_for_service: bool = setting(False, "needWaitForService", live=True)
     wait_for_service_s: int = setting(45, "waitSecondsForService", 0, live=True)
 
+    # A controller in the same process, with its settings in the same file.
+    with_controller: bool = setting(False, "enableControllerInNamesrv")
     order_messages: bool = setting(False, "orderMessageEnable", live=True)
     return_order_config: bool = setting(True, "returnOrderTopicConfigToBroker", live=True)
     all_topic_list: bool = setting(True, "enableAllTopicList", live=True)

@@ -156,7 +156,12 @@ _UNUSED_BY_REASON = {
     "RocketMQ ignores this spelling, too; use mappedFileSize…": """
         mapedFileSizeCommitLog mapedFileSizeConsumeQueue""",
     "the name server does not manage replicas": """
-        enableControllerInNamesrv notifyMinBrokerIdChanged supportActingMaster""",
+        notifyMinBrokerIdChanged supportActingMaster""",
+    "the controller leaves consensus to etcd, or is alone (controllerType)": """
+        controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums electMasterMaxRetryCount
+        isProcessReadEvent jRaftControllerRPCAddr jRaftElectionTimeoutMs jRaftGroupId jRaftInitConf
+        jRaftScanWaitTimeoutMs jRaftServerId jRaftSnapshotIntervalSecs mappedFileSize
+        scanInactiveMasterInterval""",
     "the fixed keys of a name server cannot be configured": "configBlackList",
     "users and ACLs are always in memory": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond

@@ -113,9 +113,9 @@ def test_components(logger: str, component: str) -> None:
         (
             "text",
             ["stor=INFO"],
-            "invalid --log-level 'stor=INFO'; components are broker, store, namesrv, remoting",
+            "invalid --log-level 'stor=INFO'; components are broker, store, namesrv, controller, remoting",
         ),
-        ("text", ["=INFO"], "invalid --log-level '=INFO'; components are broker, store, namesrv, remoting"),
+        ("text", ["=INFO"], "invalid --log-level '=INFO'; components are broker, store, namesrv,"),
         ("text", ["store="], "invalid --log-level 'store='; levels are"),
     ],
 )

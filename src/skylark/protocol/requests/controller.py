@@ -123,11 +123,15 @@ class GetControllerMetadata(Request[ControllerMetadata], frozen=True):
 
 
 class GetSyncStateData(Request[ReplicasInfoBody], frozen=True):
-    """The replicas of several broker names; unknown names are left out."""
+    """The replicas of several broker names; unknown names are left out.
+
+    `all_brokers` is Skylark's: all names, without a body.
+    """
 
     code: ClassVar[RequestCode] = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
     answer = ReplicasInfoBody
     body: list[str] | None = field(default=None, name=BODY_MEMBER)
+    all_brokers: bool | None = None
 
 
 class NotifyBrokerRoleChanged(Request[None], frozen=True):

@@ -1,0 +1,155 @@
+"""Controller builds, starts and stops the parts; `serve` is the whole life of a process."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from signal import Signals
+
+from skylark.auth.access_control import AccessControl
+from skylark.clock import Clock, SystemClock
+from skylark.controller.decisions import Decisions
+from skylark.controller.etcd import EtcdRegister
+from skylark.controller.handlers import ROUTES
+from skylark.controller.metrics import ControllerMetrics, MetricsServer
+from skylark.controller.register import FileRegister, Leader, Register
+from skylark.controller.role_notices import RoleNotices
+from skylark.remoting.address import check_host, check_listener, join_address, split_address
+from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.latency import RequestLatencies
+from skylark.remoting.link import Handler
+from skylark.remoting.server import Peer, RemotingServer, ServerLimits
+from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
+from skylark.remoting.tls_client import make_outgoing_tls
+from skylark.settings.controller import ControllerSettings, RegisterKind
+from skylark.stop_signal import StopSignal
+from skylark.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """A controller on the running loop. Start it once, stop it once; any number may run side by side."""
+
+    def __init__(self, settings: ControllerSettings, *, clock: Clock | None = None) -> None:
+        """Raises SettingsError if a certificate cannot be loaded or the register is not installed."""
+        self.port = 0
+        self._settings = settings
+        self.latencies = RequestLatencies()
+        self._clock = clock or SystemClock()
+        self._tasks = Tasks()
+        self._writer = ThreadPoolExecutor(1, "controller-config")
+        self._tls = make_server_tls(settings.tls)
+        self._access = AccessControl(
+            settings.auth,
+            settings.store_path,
+            self._clock,
+            cluster=settings.auth.cluster or "DefaultCluster",
+        )
+        self._server = RemotingServer(
+            ServerLimits(connections_max=settings.connections_max, idle_timeout_s=settings.idle_timeout_s),
+            on_disconnect=self._disconnected,
+            latencies=self.latencies,
+            tls=self._tls,
+            gate=self._access.gate,
+        )
+        self._pool = ConnectionPool(
+            signer=self._access.signer, tls=make_outgoing_tls(settings.tls, settings.tls_client)
+        )
+        self._register: Register = (
+            EtcdRegister(settings.etcd)
+            if settings.register is RegisterKind.ETCD
+            else FileRegister(settings.store_path)
+        )
+        self._metrics: MetricsServer | None = None
+        self.decisions = Decisions(
+            settings, self._register, RoleNotices(self._pool, self._tasks), self._clock, self._writer
+        )
+
+    # --- Life ---
+
+    @property
+    def address(self) -> str:
+        """The address for brokers, after `start`."""
+        own = self._settings.peer_addresses.get(self._settings.self_id)
+        return own or join_address(self._settings.host, self.port)
+
+    async def start(self) -> None:
+        """Listen, open the register and try to lead. Raises SettingsError, BadStoreFile and OSError."""
+        settings = self._settings
+        own = settings.peer_addresses.get(settings.self_id)
+        port = settings.port if own is None else split_address(own)[1]
+        check_host(settings.host)
+        check_listener(
+            join_address(settings.host, port),
+            is_authenticated=settings.auth.enabled,
+            is_encrypted=self._tls is not None and self._tls.is_enforcing,
+            is_secure_required=settings.require_secure_listener,
+        )
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._writer, self._access.load)
+        routes: dict[int, Handler] = {
+            code: partial(handler, self.decisions) for code, handler in ROUTES.items()
+        }
+        self.port = await self._server.listen(settings.host, port, routes)
+        self.decisions.live.started_at = self._clock.monotonic()
+        self.decisions.peers = settings.peer_addresses or {settings.self_id: self.address}
+        await self._register.start(Leader(settings.self_id, self.address), self._began_to_lead)
+        self._tasks.spawn(self._scan_forever(), "scan brokers")
+        if settings.metrics_port:
+            collector = ControllerMetrics(self.decisions, self.latencies)
+            self._metrics = MetricsServer(
+                collector, settings.metrics_host or settings.host, settings.metrics_port
+            )
+        if self._tls is not None:
+            watch = partial(loop.run_in_executor, self._writer, self._tls.check_files)
+            self._tasks.every(FILES_CHECK_MS, watch, "watch certificates")
+        log.info("controller started id=%s address=%s", settings.self_id, self.address)
+
+    async def stop(self) -> None:
+        """Give up leadership and close all connections. Also after a failed start."""
+        await self._tasks.close()
+        if self._metrics is not None:
+            await asyncio.to_thread(self._metrics.close)
+        await self._register.close()
+        await self._server.close()
+        await self._pool.close()
+        self._access.close()
+        self._writer.shutdown(wait=False)
+        log.info("controller stopped id=%s address=%s", self._settings.self_id, self.address)
+
+    def _began_to_lead(self) -> None:
+        log.warning("controller leads id=%s groups=%d", self._settings.self_id, len(self._register.groups))
+
+    def _disconnected(self, peer: Peer) -> None:
+        if self._server.is_closing:
+            return
+        names = self.decisions.drop_channel(peer)
+        if names:
+            self._tasks.spawn(self.decisions.elect_where_needed(names), "elect masters")
+
+    async def _scan_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.decisions.settings.scan_interval_ms / 1000)
+            await self.decisions.scan()
+
+
+async def serve(
+    settings: ControllerSettings,
+    *,
+    on_ready: Callable[[Controller], None] = lambda controller: None,
+    on_stop: Callable[[Signals], None] = lambda number: None,
+) -> None:
+    """Run a controller until SIGTERM or SIGINT, which `on_stop` gets before the controller is stopped.
+
+    Main thread only. Raises as `Controller.start` does.
+    """
+    controller = Controller(settings)
+    with StopSignal() as stop_signal:
+        try:
+            await controller.start()
+            on_ready(controller)
+            on_stop(await stop_signal.wait())
+        finally:
+            await controller.stop()
