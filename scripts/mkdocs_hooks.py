@@ -23,7 +23,7 @@ SECTIONS = {
 """The folder of each section. Pages of a folder that ORDER does not name come last, by name."""
 ORDER = {
     "How-to": (
-        "send-messages consume-messages duplicates test-your-code web-frameworks "
+        "send-messages consume-messages choose-a-consumer duplicates test-your-code web-frameworks "
         "send-in-order consume-in-order batch-messages delay-messages timers transactions request-reply "
         "consume-broadcast filter-with-sql92 pull-messages hooks-and-traces "
         "run-a-nameserver run-a-broker replicate administer mqadmin inspect-a-store "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from skylark.client.consumer.pull_consumer import PullConsumer
     from skylark.client.consumer.pull_policy import PullStatus
     from skylark.client.consumer.push_consumer import PushConsumer
+    from skylark.client.consumer.simple_consumer import SimpleConsumer
     from skylark.client.producer.batches import split_into_batches
     from skylark.client.producer.producer import Producer
     from skylark.client.producer.queue_selectors import by_hash, by_random
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         ProducerSettings,
         PullConsumerSettings,
         PushConsumerSettings,
+        SimpleConsumerSettings,
     )
 
 _MODULES = {
@@ -87,6 +89,7 @@ _MODULES = {
     "client.consumer.pull_consumer": "PullConsumer",
     "client.consumer.pull_policy": "PullStatus",
     "client.consumer.push_consumer": "PushConsumer",
+    "client.consumer.simple_consumer": "SimpleConsumer",
     "client.producer.batches": "split_into_batches",
     "client.producer.producer": "Producer",
     "client.producer.queue_selectors": "by_hash by_random",
@@ -105,7 +108,7 @@ _MODULES = {
     "protocol.bodies": "MessageQueue",
     "settings.client": """
         ClientSettings Compression ConsumeFrom MessageModel ProducerSettings PullConsumerSettings
-        PushConsumerSettings""",
+        PushConsumerSettings SimpleConsumerSettings""",
 }
 _PACKAGES = ("aio", "errors", "testing")
 """Available after `import skylark`: `skylark.errors.SendFailed`, `skylark.testing.broker()`."""
@@ -162,6 +165,8 @@ __all__ = [
     "SendUnknown",
     "ServiceNotAvailable",
     "SettingsError",
+    "SimpleConsumer",
+    "SimpleConsumerSettings",
     "SomeServersFailed",
     "SystemBusy",
     "TelemetryHook",

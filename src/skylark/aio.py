@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from skylark.admin.admin import AsyncAdmin as Admin
     from skylark.client.consumer.pull_consumer import AsyncPullConsumer as PullConsumer
     from skylark.client.consumer.push_consumer import AsyncPushConsumer as PushConsumer
+    from skylark.client.consumer.simple_consumer import AsyncSimpleConsumer as SimpleConsumer
     from skylark.client.producer.producer import AsyncProducer as Producer
     from skylark.client.producer.request_reply import reply
     from skylark.client.producer.transaction_producer import AsyncTransactionProducer as TransactionProducer
@@ -20,11 +21,20 @@ _PUBLIC = {
     "Producer": ("client.producer.producer", "AsyncProducer"),
     "PullConsumer": ("client.consumer.pull_consumer", "AsyncPullConsumer"),
     "PushConsumer": ("client.consumer.push_consumer", "AsyncPushConsumer"),
+    "SimpleConsumer": ("client.consumer.simple_consumer", "AsyncSimpleConsumer"),
     "TransactionProducer": ("client.producer.transaction_producer", "AsyncTransactionProducer"),
     "reply": ("client.producer.request_reply", "reply"),
 }
 
-__all__ = ["Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer", "reply"]
+__all__ = [
+    "Admin",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "SimpleConsumer",
+    "TransactionProducer",
+    "reply",
+]
 
 
 if not TYPE_CHECKING:  # a type checker must see no `__getattr__`: it would accept every name

@@ -51,7 +51,7 @@ from skylark.protocol.requests.name_server import (
     UpdateNamesrvConfig,
     WipeWritePermOfBroker,
 )
-from skylark.protocol.requests.pull import PopRollback
+from skylark.protocol.requests.pop import PopRollback
 from skylark.settings.properties import read_properties, write_properties
 
 READ_AHEAD = {True: "0", False: "1"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -29,6 +28,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
+from skylark.protocol.requests.pop import BatchAckBody
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
 DELETE, GET = Action.DELETE, Action.GET
@@ -117,10 +117,9 @@ def _request_mode(body: Buffer) -> list[NeededAccess]:
 
 
 def _acknowledged(body: Buffer) -> Iterator[NeededAccess]:
-    acks = decode_body(body, dict[str, Any]).get("acks", [])
-    for ack in msgspec.convert(acks, list[dict[str, Any]]):
-        yield from _of([ack.get("t")], model.topic, SUB)
-        yield from _of([ack.get("c")], model.group, SUB)
+    for ack in BatchAckBody.decode(body).acks:
+        yield from _of([ack.topic], model.topic, SUB)
+        yield from _of([ack.group], model.group, SUB)
 
 
 # --- The table ---

@@ -28,6 +28,7 @@ from skylark.broker.handlers.clients import ClientHandlers, notify_members
 from skylark.broker.handlers.groups import GroupHandlers
 from skylark.broker.handlers.message_queries import MessageQueryHandlers
 from skylark.broker.handlers.offsets import OffsetHandlers
+from skylark.broker.handlers.pop import PopHandlers
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.relay import RelayHandlers
 from skylark.broker.handlers.reply import ReplyHandlers
@@ -42,6 +43,7 @@ from skylark.broker.monitoring.monitor import Monitor
 from skylark.broker.monitoring.runtime_info import RuntimeInfo
 from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.pop.pops import Pops
 from skylark.broker.registration import Registration
 from skylark.broker.replication.last_master import LAST_MASTER_FILE, LastMaster
 from skylark.broker.replication.master import ReplicationMaster
@@ -203,6 +205,15 @@ class Broker:
             offsets=self.offsets, producers=self.producers, delayed=delayed, restore_topics=restore_topics,
             stats=stats, read_cold=read_cold,
         )  # fmt: skip
+        self.pops = Pops(
+            live=live, clock=clock, store=store, timers=self.timers, topics=self.topics, groups=self.groups,
+            offsets=self.offsets, stats=stats, read_cold=read_cold, host=self.addresses.packed,
+        )  # fmt: skip
+        self.pop_handlers = PopHandlers(
+            live, clock, self.addresses.host, store, self.topics, self.groups, self.consumers, self.offsets,
+            self.pops, self.latencies, self.tasks, read_cold,
+        )  # fmt: skip
+        self.held_pops, self.held_notifications = self.pop_handlers.held, self.pop_handlers.held_notifications
         self._replies = SendReplies(region=settings.region, trace_on=settings.trace_on)
         self.send_path = SendPath(
             live=live, clock=clock, role=self.role, address=self.addresses, store=store,
@@ -217,7 +228,9 @@ class Broker:
             read_cold=read_cold,
         )  # fmt: skip
         self.long_polling = self.pull_path.held
-        self.deletion = TopicDeletion(store, self.offsets, stats, self.long_polling, read_cold)
+        self.deletion = TopicDeletion(
+            store, self.offsets, stats, self.long_polling, read_cold, self._forget_pops
+        )
         self.registration = Registration(
             live,
             clock,
@@ -239,7 +252,9 @@ class Broker:
         self._offsets_file = self.metadata.add(directory / "consumerOffset.json", self.offsets.snapshot)
         self._delays_file = self.metadata.add(directory / "delayOffset.json", self.delay_levels.snapshot)
         self._timers_file = self.metadata.add(directory / "timermetrics", self.timers.snapshot)
+        self._order_file = self.metadata.add(directory / "consumerOrderInfo.json", self.pops.ordered.snapshot)
         self._offset_changes_saved = self._delay_changes_saved = self._timer_changes_saved = 0
+        self._order_changes_saved = 0
         self.topics.on_change = self._topics_changed
         self.groups.on_change = groups_file.mark
         modes_file = self.metadata.add(directory / "messageRequestMode.json", self.request_modes.snapshot)
@@ -295,13 +310,14 @@ class Broker:
         )  # fmt: skip
         return (
             self.offset_handlers,
+            self.pop_handlers,
             AuthHandlers(
                 self.access.administration, self._write_users,
                 None if self._user_sync is None else self._user_sync.forward,
             ),
             ClientHandlers(
                 live, clock, topics, groups, consumers, producers, self.consumer_filters, self.locks,
-                self.registration.route,
+                self.request_modes, self.registration.route,
             ),
             MessageQueryHandlers(live, store, consumers, self.consumer_filters, read_cold),
             SendBackHandlers(
@@ -422,6 +438,7 @@ class Broker:
         load_metadata(directory / "subscriptionGroup.json", self.groups.load)
         load_metadata(directory / "consumerOffset.json", self.offsets.load)
         load_metadata(directory / "messageRequestMode.json", self.request_modes.load)
+        load_metadata(directory / "consumerOrderInfo.json", self.pops.ordered.load)
         now_ms = self.clock.now_ms()
         load_metadata(
             directory / "consumerFilter.json", lambda data: self.consumer_filters.load(data, now_ms=now_ms)
@@ -449,6 +466,7 @@ class Broker:
         if self._slave is None:
             tasks.spawn(self.delay_levels.run())
             tasks.spawn(self.transactions.run())
+            self.pops.start()
         else:
             self.registration.on_reply = self._slave.registered
             self._slave.start()
@@ -476,6 +494,8 @@ class Broker:
         self.monitor.stop()
         self._server.stop_reading()
         self.long_polling.wake_all()
+        self.held_pops.wake_all()
+        self.held_notifications.wake_all()
         timeout_s = self.live.current.shutdown_timeout_ms / 1000
         await self._answer_waiting(timeout_s / 2)
         self.replication.stop()
@@ -483,6 +503,7 @@ class Broker:
         await self.tasks.close()
         if self._slave is not None:
             await self._slave.stop()
+        await self.pops.stop()
         self.store.on_arrival = None  # closing flushes once more, in a thread
         self._save_offsets()
         self._save_delays()
@@ -532,6 +553,10 @@ class Broker:
     def _arrived(self, batch: Sequence[AppendedRecord]) -> None:
         """Resume held pulls and index new messages, both after the replies to the sends."""
         self.long_polling.arrived(batch)
+        if self.held_pops.count:
+            self.held_pops.arrived(batch)
+        if self.held_notifications.count:
+            self.held_notifications.arrived(batch)
         index = self.store.index
         # Indexing several messages together is cheaper, but only a polling loop may defer it: a sleeping loop
         # would have to be woken for it, which takes longer than indexing one message.
@@ -577,6 +602,8 @@ class Broker:
 
     def _disconnected(self, peer: Peer) -> None:
         self.long_polling.drop(peer)
+        self.held_pops.drop(peer)
+        self.held_notifications.drop(peer)
         self.producers.channel_closed(peer)
         for notice in self.consumers.channel_closed(peer):
             notify_members(notice)
@@ -625,6 +652,21 @@ class Broker:
         if self.timers.changes != self._timer_changes_saved:
             self._timer_changes_saved = self.timers.changes
             self._timers_file.mark()
+        ordered = self.pops.ordered
+        if ordered.changes != self._order_changes_saved:
+            ordered.retire(self._has_queue, self.clock.now_ms())
+            self._order_changes_saved = ordered.changes
+            self._order_file.mark()
+
+    def _forget_pops(self, topic: str) -> None:
+        self.pops.forget_topic(topic)
+        self.held_pops.wake_topic(topic)
+        self.held_notifications.wake_topic(topic)
+
+    def _has_queue(self, key: tuple[str, str, int]) -> bool:
+        topic, group, queue_id = key
+        config = self.topics.get(topic)
+        return config is not None and queue_id < config.read_queue_nums and group in self.groups
 
     async def _run_writer(self, write: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._writers, write)

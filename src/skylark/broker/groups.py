@@ -8,6 +8,7 @@ from skylark.broker.error_replies import full, invalid_parameter, system_error
 from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
 from skylark.broker.topics import GROUP_ATTRIBUTES, altered
 from skylark.model import names
+from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import (
     DataVersion,
     RequestMode,
@@ -16,6 +17,7 @@ from skylark.protocol.bodies import (
     SubscriptionGroupTable,
 )
 from skylark.settings import BrokerSettings
+from skylark.settings.broker import RequestKind
 from skylark.settings.live import LiveSettings
 
 # Administrators may give groups any name, as in RocketMQ. Not all make a topic, and consume.
@@ -166,11 +168,11 @@ class SubscriptionGroups:
             raise full("forbidden pairs of a group and a topic", limit)
 
 
-PULL = "PULL"
+PULL, POP = RequestKind.PULL.value, RequestKind.POP.value
 
 
 class RequestModes:
-    """Modes by topic and group; without one, a group pulls."""
+    """Modes by topic and group; without one, the settings decide."""
 
     def __init__(self, live: LiveSettings[BrokerSettings]) -> None:
         self._live = live
@@ -179,16 +181,26 @@ class RequestModes:
         self._modes: dict[str, dict[str, RequestMode]] = {}
 
     def set(self, mode: RequestMode) -> None:
-        """Raises BrokerError 1 for a mode that is not served, or at the limit of modes."""
-        if mode.mode != PULL:
-            raise system_error(
-                f"mode {mode.mode} is not served by this broker, allowed is {PULL}: its consumers pull"
-            )
+        """Raises BrokerError 1 for an unknown mode, or at the limit of modes."""
+        if mode.mode not in (PULL, POP):
+            raise system_error(f"mode {mode.mode} is not known, allowed are {PULL} and {POP}")
         limit = self._live.current.groups_max
         if mode.consumer_group not in self._modes.get(mode.topic, {}) and len(self) >= limit:
             raise full("pairs of a topic and a group with a mode", limit)
         self._modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
         self.on_change()
+
+    def get(self, topic: str, group: str) -> RequestMode:
+        """Return how a group gets the messages of a topic; retry topics are always pulled."""
+        if topic.startswith(RETRY_TOPIC_PREFIX):
+            return RequestMode(topic=topic, consumer_group=group)
+        settings = self._live.current.pop
+        return self._modes.get(topic, {}).get(group) or RequestMode(
+            topic=topic,
+            consumer_group=group,
+            mode=settings.default_mode.value,
+            pop_share_queue_num=settings.default_share_queues,
+        )
 
     def __len__(self) -> int:
         return sum(map(len, self._modes.values()))

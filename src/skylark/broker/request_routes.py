@@ -11,6 +11,7 @@ from skylark.broker.handlers.clients import ClientHandlers
 from skylark.broker.handlers.groups import GroupHandlers
 from skylark.broker.handlers.message_queries import MessageQueryHandlers
 from skylark.broker.handlers.offsets import OffsetHandlers
+from skylark.broker.handlers.pop import PopHandlers
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.relay import RelayHandlers
 from skylark.broker.handlers.reply import ReplyHandlers
@@ -105,15 +106,6 @@ _NEVER_SERVED: dict[str, tuple[RequestCode, ...]] = {
 }
 
 _NOT_SERVED_HERE: dict[str, tuple[RequestCode, ...]] = {
-    "pop consumption is not served yet": (
-        RequestCode.POP_MESSAGE,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.NOTIFICATION,
-        RequestCode.POLLING_INFO,
-        RequestCode.BATCH_ACK_MESSAGE,
-    ),
     "static topics are not served": (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
     "brokers do not change their role by themselves yet": (
         RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
@@ -139,6 +131,7 @@ PULLS_AT_ONCE = 16
 FAMILIES: tuple[type, ...] = (
     ClientHandlers,
     OffsetHandlers,
+    PopHandlers,
     MessageQueryHandlers,
     SendBackHandlers,
     TransactionHandlers,
@@ -158,7 +151,7 @@ SERVED = frozenset(codes_of(*FAMILIES))
 PROCESSORS: dict[str, frozenset[RequestCode]] = {
     "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RECALL_MESSAGE}),
     "async_put": frozenset(),
-    "pull": frozenset(),
+    "pull": frozenset({RequestCode.PEEK_MESSAGE}),
     "ack": frozenset(),
     "query_message": frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}),
     "client_manager": frozenset({RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from skylark.broker.long_polling import LongPolling
@@ -29,8 +29,10 @@ class TopicDeletion:
         stats: BrokerStats,
         long_polling: LongPolling,
         read_cold: ReadCold,
+        forget_pops: Callable[[str], None],
     ) -> None:
         self._store = store
+        self._forget_pops = forget_pops
         self._offsets = offsets
         self._stats = stats
         self._long_polling = long_polling
@@ -45,6 +47,7 @@ class TopicDeletion:
         """
         self._offsets.delete_topic(topic)
         self._stats.forget_topic(topic)
+        self._forget_pops(topic)
         # The store remembers deleted topics while records of them may exist: not ones that never existed.
         if was_configured or await self._read_cold(lambda: topic in self._store.topics()):
             await self.delete_queues(topic)

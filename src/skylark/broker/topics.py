@@ -154,7 +154,7 @@ def built_in_topics(settings: BrokerSettings) -> list[TopicConfig]:
         _topic(names.OFFSET_MOVED_TOPIC, 1),
         _topic(SCHEDULE_TOPIC, max(SCHEDULE_QUEUES_MIN, levels)),
         _topic(names.reply_topic(settings.cluster), 1),
-        _topic(f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{settings.cluster}", settings.revive_queues),
+        _topic(names.revive_topic(settings.cluster), settings.revive_queues),
         _topic(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{settings.name}", 1, PERM_INHERIT),
         _topic(names.HALF_TOPIC, 1),
         _topic(names.HALF_OP_TOPIC, 1),

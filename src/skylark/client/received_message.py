@@ -28,6 +28,7 @@ from skylark.model.message_id import offset_message_id
 from skylark.model.record import HEAD, HEADS, LENGTH, MAGIC_V1, MAGIC_V2, crc32, split_batch
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer
+from skylark.protocol.pop_handle import PopHandle
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     body_is_bad: bool = False
     started_at: float = 0.0
     parsed: Any = None
+    handle: PopHandle | None = None
+    """The receipt of a message from a simple consumer."""
 
     @property
     def body(self) -> bytes:

@@ -116,6 +116,44 @@ def reply_topic(cluster: str) -> str:
     return f"{cluster}_REPLY_TOPIC"
 
 
+NO_RETRY, RETRY_V1, RETRY_V2 = "0", "1", "2"
+"""Flags in handles: the topic itself, its retry topic of the old naming, of the new naming."""
+
+
 def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
     """Return the retry topics of a pop consumer group: old and new naming."""
     return f"{retry_topic(group)}_{topic}", f"{retry_topic(group)}+{topic}"
+
+
+def pop_retry_flag(topic: str) -> str:
+    """Return the flag of a topic's name in handles."""
+    if not topic.startswith(RETRY_TOPIC_PREFIX):
+        return NO_RETRY
+    return RETRY_V2 if "+" in topic else RETRY_V1
+
+
+def popped_topic(topic: str, group: str, flag: str) -> str:
+    """Return the topic from which a group popped a message of `topic`. Raises ValueError for another flag."""
+    if flag == NO_RETRY:
+        return topic
+    if flag not in (RETRY_V1, RETRY_V2):
+        raise ValueError(f"retry flag {flag[:8]!r}, allowed are 0, 1 and 2")
+    return pop_retry_topics(topic, group)[flag == RETRY_V2]
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """Return the topic of a group's retry topic, another name unchanged."""
+    for separator in "_+":
+        normal = topic.removeprefix(retry_topic(group) + separator)
+        if normal != topic:
+            return normal
+    return topic
+
+
+REVIVE_GROUP = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
+"""Whose offsets say up to where the records of pops were dealt with."""
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic of the records of pops: check points and acknowledgements."""
+    return f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from skylark.protocol.bodies import PERM_READ, MessageQueue, QueueData, TopicRouteData
+
+ALL_QUEUES = -1
 
 
 def read_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
@@ -28,6 +30,26 @@ def averagely_by_circle(
 ) -> list[MessageQueue]:
     """Round robin. 8 queues, 3 members: 0 3 6, 1 4 7, 2 5."""
     return list(queues[members.index(me) :: len(members)])
+
+
+Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+
+
+def shared_queues(
+    me: str, queues: Sequence[MessageQueue], members: Sequence[str], strategy: Allocate, share: int
+) -> list[MessageQueue]:
+    """Return the queues that a member pops: its own and those of the next `share` members.
+
+    Without a share, or one that covers all members, that is every queue of each broker, written as -1.
+    """
+    if share <= 0 or share >= len(members) - 1:
+        brokers = dict.fromkeys(queue.broker_name for queue in queues)
+        return [MessageQueue(queues[0].topic, broker, ALL_QUEUES) for broker in brokers]
+    index = members.index(me)
+    if len(members) > len(queues):
+        return [queues[index % len(queues)]]
+    sharers = [members[(index + step) % len(members)] for step in range(share + 1)]
+    return [queue for member in sharers for queue in strategy(member, queues, members)]
 
 
 def _broker_name(entry: QueueData) -> str:

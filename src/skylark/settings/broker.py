@@ -15,6 +15,13 @@ from skylark.settings.store import StoreSettings
 from skylark.settings.tls import ClientTlsSettings, ServerTlsSettings
 
 
+class RequestKind(Enum):
+    """How members of a group get messages of a topic."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransactionSettings:
     """Checks of unfinished transactions: when, how often, how many."""
@@ -40,6 +47,32 @@ class TimerSettings:
     slot_messages_max: int = setting((1 << 31) - 1, "timerCongestNumEachSlot", 1, (1 << 31) - 1, live=True)
     log_file_bytes: int = setting(100 << 20, "mappedFileSizeTimerLog", 5200)
     recall: bool = setting(True, "recallMessageEnable", live=True)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopSettings:
+    """Pop consumption: how long batches stay in memory, retry topics, held pops, assignment."""
+
+    merges: bool = setting(True, "enablePopBufferMerge", live=True)  # False: every check point is written
+    stay_ms: int = setting(10_000, "popCkStayBufferTime", 0, 600_000, live=True)
+    batches_max: int = setting(200_000, "popCkMaxBufferSize", 1, live=True)
+    retry_topic_v2: bool = setting(False, "enableRetryTopicV2", live=True)
+    reads_retry_v1: bool = setting(True, "retrieveMessageFromPopRetryTopicV1", live=True)
+    retry_percent: int = setting(20, "popFromRetryProbability", 0, 100, live=True)
+    returns_retry_topic: bool = setting(False, "popResponseReturnActualRetryTopic", live=True)
+    starts_in_memory: bool = setting(True, "initPopOffsetByCheckMsgInMem", live=True)
+    limits_in_flight: bool = setting(False, "enablePopMessageThreshold", live=True)
+    in_flight_max: int = setting(10_000, "popInflightMessageThreshold", 1, live=True)
+    revive_interval_ms: int = setting(200, "reviveInterval", 10, live=True)
+    drops_after_reputs: bool = setting(False, "skipWhenCKRePutReachMaxTimes", live=True)
+    held_max: int = setting(100_000, "maxPopPollingSize", 1, live=True)
+    held_key_max: int = setting(1024, "popPollingSize", 1, live=True)  # per topic, group and queue id
+    force_wake_interval: int = setting(800, "popLongPollingForceNotifyInterval", 1, live=True)
+    default_mode: RequestKind = setting(RequestKind.PULL, "defaultMessageRequestMode", live=True)
+    default_share_queues: int = setting(-1, "defaultPopShareQueueNum", -1, live=True)
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -121,6 +154,7 @@ class BrokerSettings:
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     timers: TimerSettings = field(default_factory=TimerSettings)
+    pop: PopSettings = field(default_factory=PopSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
     tls_client: ClientTlsSettings = field(default_factory=ClientTlsSettings)

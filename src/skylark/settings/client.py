@@ -286,3 +286,27 @@ class PullConsumerSettings:
             )
         if isinstance(self.consume_timestamp, str) and self.consume_timestamp:
             consume_timestamp_ms(self.consume_timestamp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimpleConsumerSettings:
+    """Settings of a simple consumer.
+
+    With `orderly`, messages of a queue are received in order: a queue gives no further messages until those
+    received are acknowledged or visible again.
+    """
+
+    consume_from: ConsumeFrom = setting(ConsumeFrom.LAST_OFFSET, "consumeFromWhere")
+    orderly: bool = setting(False, "orderly")
+    invisible_ms: int = setting(60_000, "invisibleDuration", 0, 43_200_000)
+    wait_ms: int = setting(15_000, "awaitDuration", 0)
+    attempts_max: int = setting(RECONSUME_TIMES_CONCURRENT, "maxAttempts", 1)
+    request_timeout_ms: int = setting(10_000, "requestTimeout", 1)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.consume_from is ConsumeFrom.TIMESTAMP:
+            raise SettingsError(
+                "consume_from",
+                "TIMESTAMP is not possible here; use FIRST_OFFSET or LAST_OFFSET, or reset the group",
+            )

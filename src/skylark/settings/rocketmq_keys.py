@@ -91,18 +91,19 @@ _UNUSED_BY_REASON = {
         mappedFileSizeConsumeQueueExt maxErrorRateOfBloomFilter""",
     "retries are delivered without a filter": "filterSupportRetry",
     "filters of inactive groups are removed after a day": "filterDataCleanTimeSpan",
-    "pop consumption is not supported yet": """
-        appendAckAsync appendCkAsync defaultMessageRequestMode defaultPopShareQueueNum enableBatchPush
-        enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
-        enablePopBufferMerge enablePopLog enablePopMessageThreshold enableRetryTopicV2
-        enableSkipLongAwaitingAck initPopOffsetByCheckMsgInMem isEnableBatchPush
-        maxPopPollingSize popCkMaxBufferSize popCkOffsetMaxQueueSize
-        popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable
-        popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
-        popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds
-        popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveMaxAttemptTimes
-        popReviveMaxReturnSizePerRead retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
-        reviveMaxSlow reviveScanTime skipWhenCKRePutReachMaxTimes""",
+    "check points and acknowledgements are appended without waiting": "appendAckAsync appendCkAsync",
+    "batches are pushed by nobody": "enableBatchPush isEnableBatchPush",
+    "held pops of an ordered queue always know when it is free": "enableNotifyAfterPopOrderLockRelease",
+    "the lag of a pop group needs no fresh position": "enableNotifyBeforePopCalculateLag",
+    "a check point leaves out what is acknowledged": "enablePopBatchAck",
+    "events of pops are in the broker's log": "enablePopLog popConsumerKVServiceLog",
+    "a check point never waits for its acknowledgements": """
+        enableSkipLongAwaitingAck popCkStayBufferTimeOut reviveAckWaitMs reviveMaxSlow reviveScanTime""",
+    "the memory of popped batches is limited by popCkMaxBufferSize": "popCkOffsetMaxQueueSize",
+    "check points are in the revive topic; RocksDB is not supported": """
+        popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
+        popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead""",
+    "held pops are forgotten when they are answered": "popPollingMapExpireTimeSeconds popPollingMapSize",
     "the route is fetched when a consumer queries its assignment": """
         loadBalancePollNameServerInterval""",
     "automatic role changes are not supported yet": """

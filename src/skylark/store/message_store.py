@@ -253,6 +253,15 @@ class MessageStore:
         stored = self.flusher.flushed if self.settings.syncs_every_put else self.log.appended
         return stored if self.replica_bound is None else min(stored, self.replica_bound)
 
+    @property
+    def durable_offset(self) -> int:
+        """End of the records that survive a crash; on replicas, too, if readers wait for replicas."""
+        return (
+            self.flusher.flushed
+            if self.replica_bound is None
+            else min(self.flusher.flushed, self.replica_bound)
+        )
+
     # Writing
 
     def refusal(self) -> Refused | None:

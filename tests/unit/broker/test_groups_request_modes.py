@@ -6,6 +6,7 @@ from skylark.broker.groups import RequestModes
 from skylark.errors import BrokerError
 from skylark.model import java
 from skylark.protocol.bodies import RequestMode
+from skylark.settings.broker import PopSettings, RequestKind
 from tests.unit.broker.tables import golden_config, live
 
 
@@ -38,12 +39,20 @@ def test_a_snapshot_is_of_its_time() -> None:
     assert b"other" not in encode()
 
 
-@pytest.mark.parametrize("wanted", ["POP", "PUSH", "", "pull"])
-def test_what_is_not_served_is_refused(wanted: str) -> None:
+@pytest.mark.parametrize("wanted", ["PUSH", "", "pull"])
+def test_an_unknown_mode_is_refused(wanted: str) -> None:
     modes = RequestModes(live())
-    with pytest.raises(BrokerError, match=f"mode {wanted} is not served by this broker, allowed is PULL"):
+    with pytest.raises(BrokerError, match=f"mode {wanted} is not known, allowed are PULL and POP"):
         modes.set(mode(mode=wanted))
     assert len(modes) == 0
+
+
+def test_without_a_mode_the_settings_decide_but_retry_topics_are_pulled() -> None:
+    modes = RequestModes(live(pop=PopSettings(default_mode=RequestKind.POP, default_share_queues=2)))
+    assert (modes.get("T", "CG").mode, modes.get("T", "CG").pop_share_queue_num) == ("POP", 2)
+    assert modes.get("%RETRY%CG", "CG").mode == "PULL"
+    modes.set(mode())
+    assert modes.get("T", "CG").mode == "PULL"
 
 
 def test_there_is_no_room_without_end() -> None:

@@ -28,14 +28,15 @@ from skylark.protocol.requests.admin import (
 from skylark.protocol.requests.client import Heartbeat, LockBatchMq
 from skylark.protocol.requests.name_server import GetNamesrvConfig, RegisterBroker, RegisterTopicInNamesrv
 from skylark.protocol.requests.offset import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
-from skylark.protocol.requests.pull import PollingInfo, PopMessage, PullMessage, QueryMessage
+from skylark.protocol.requests.pop import PollingInfo, PopMessage
+from skylark.protocol.requests.pull import PullMessage, QueryMessage
 from skylark.protocol.requests.send import SendMessageV2
 from tests.unit.protocol.golden_frames import captured
 
-# Reserved numbers, access control of 4.x, a jRaft controller's own log, static topics, batch acknowledgement.
+# Reserved numbers, access control of 4.x, a jRaft controller's own log, static topics.
 WITHOUT_REQUEST = {
     13, 22, 23, 27, 47, 50, 51, 52, 53, 54, 209, 210, 211, 212, 213, 214, 301, 302, 513, 902, 903, 905,
-    1014, 1015, 1016, 1017, 1018, 200151,
+    1014, 1015, 1016, 1017, 1018,
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from skylark.broker.clients import (
 from skylark.broker.error_replies import full, invalid_parameter
 from skylark.broker.filters.compiled_subscription import check_subscription
 from skylark.broker.filters.consumer_filters import ConsumerFilters
-from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.groups import POP, RequestModes, SubscriptionGroups
 from skylark.broker.handlers.served_requests import serves, serves_command
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
@@ -34,11 +34,12 @@ from skylark.protocol.bodies import (
     LockRequest,
     MessageQueue,
     QueueAssignment,
+    RequestMode,
     TopicRouteData,
 )
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand, encode
-from skylark.protocol.queue_allocation import averagely, averagely_by_circle, read_queues
+from skylark.protocol.queue_allocation import averagely, averagely_by_circle, read_queues, shared_queues
 from skylark.protocol.requests.client import (
     CheckClientConfig,
     GetConsumerListByGroup,
@@ -84,6 +85,7 @@ class ClientHandlers:
     producers: ProducerGroups
     consumer_filters: ConsumerFilters
     locks: QueueLockTable
+    request_modes: RequestModes
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
     """Asks the name servers for the route of a topic."""
 
@@ -202,12 +204,20 @@ class ClientHandlers:
     @serves(QueryAssignment)
     async def query_assignment(self, request: QueryAssignment) -> Assignments:
         """Return the queues of one member; without a list it keeps those that it has."""
-        route = await self.find_route(request.body.topic)
-        found = None if route is None else self._assigned(request.body, route)
-        assigned = None if found is None else [QueueAssignment(message_queue=queue) for queue in found]
+        asked = request.body
+        route = await self.find_route(asked.topic)
+        mode = self.request_modes.get(asked.topic, asked.consumer_group)
+        found = None if route is None else self._assigned(asked, route, mode)
+        assigned = (
+            None
+            if found is None
+            else [QueueAssignment(message_queue=queue, mode=mode.mode) for queue in found]
+        )
         return Assignments(message_queue_assignments=assigned)
 
-    def _assigned(self, asked: AssignmentRequest, route: TopicRouteData) -> Iterable[MessageQueue] | None:
+    def _assigned(
+        self, asked: AssignmentRequest, route: TopicRouteData, mode: RequestMode
+    ) -> Iterable[MessageQueue] | None:
         queues = sorted(read_queues(asked.topic, route))
         if asked.message_model.upper() == BROADCASTING or not self.live.current.divide_queues:
             return queues
@@ -217,6 +227,8 @@ class ClientHandlers:
             return None
         if asked.client_id not in members:
             return []  # it has left, or has not registered yet
+        if mode.mode == POP:
+            return shared_queues(asked.client_id, queues, members, strategy, mode.pop_share_queue_num)
         return strategy(asked.client_id, queues, members)
 
 

@@ -12,6 +12,7 @@ from skylark.protocol.requests import (
     group,
     name_server,
     offset,
+    pop,
     pull,
     send,
     topic,
@@ -29,6 +30,18 @@ def _requests(family: ModuleType) -> dict[RequestCode, type[Request[Any]]]:
 
 REQUESTS: dict[RequestCode, type[Request[Any]]] = {
     code: request
-    for family in (send, pull, offset, client, name_server, topic, group, transaction, admin, controller)
+    for family in (
+        send,
+        pull,
+        pop,
+        offset,
+        client,
+        name_server,
+        topic,
+        group,
+        transaction,
+        admin,
+        controller,
+    )
     for code, request in _requests(family).items()
 }

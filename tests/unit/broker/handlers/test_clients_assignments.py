@@ -95,7 +95,7 @@ async def test_members_keep_what_they_have_when_nobody_can_say(rig: Rig) -> None
     assert await ask(rig) is None
 
 
-async def test_nobody_is_told_to_pop_whatever_a_file_of_apache_says(rig: Rig) -> None:
+async def test_members_are_told_to_pop_all_queues_of_each_broker(rig: Rig) -> None:
     rig.broker.request_modes.load(golden_config("messageRequestMode.json"))
     assert rig.broker.request_modes.table().message_request_mode_map["TopicPop"]["CG_pop"].mode == "POP"
     rig.broker.registration.routes = {"TopicPop": ROUTE}
@@ -104,8 +104,9 @@ async def test_nobody_is_told_to_pop_whatever_a_file_of_apache_says(rig: Rig) ->
     answer = await rig.ask(QueryAssignment(request))
     found = decode_body(answer.body, Assignments).message_queue_assignments
     assert found is not None
-    assert [(each.message_queue.queue_id, each.mode) for each in found] == [
-        (number, "PULL") for number in (0, 1, 2, 0, 1)
+    assert [(each.message_queue.broker_name, each.message_queue.queue_id, each.mode) for each in found] == [
+        ("broker-a", -1, "POP"),
+        ("broker-b", -1, "POP"),
     ]
 
 

@@ -127,11 +127,12 @@ async def test_a_mode_is_set_and_listed(rig: Rig) -> None:
     assert decode_body(answer.body, RequestModeTable).message_request_mode_map == {"T": {"CG": mode()}}
 
 
-async def test_consumers_are_not_told_to_pop(rig: Rig) -> None:
+async def test_a_group_may_pop_a_topic(rig: Rig) -> None:
     rig.broker.topics.ensure_topic("T", now_ms=1)
-    remark = "mode POP is not served by this broker, allowed is PULL: its consumers pull"
-    assert outcome(await rig.ask(SetMessageRequestMode(mode(mode="POP")))) == (1, remark)
-    assert len(rig.broker.request_modes) == 0
+    assert outcome(await rig.ask(SetMessageRequestMode(mode(mode="POP")))) == (0, None)
+    assert rig.broker.request_modes.get("T", "CG").mode == "POP"
+    remark = "mode PUSH is not known, allowed are PULL and POP"
+    assert outcome(await rig.ask(SetMessageRequestMode(mode(mode="PUSH")))) == (1, remark)
 
 
 async def test_modes_need_a_topic_and_a_group() -> None:
