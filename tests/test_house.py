@@ -45,8 +45,8 @@ LAYERS = {
     "bench": 6,
     "torture": 6,
     "demo": 6,
+    "console": 6,
     "cli": 7,
-    "dashboard": 7,
     "__main__": 8,
     "aio": 8,  # public names, like `skylark` itself
     "pyspark_rocketmq": 8,  # the name under which Spark finds source and sink
@@ -66,7 +66,7 @@ DOORS = {
 }
 # Modules that only these parts may import.
 RESERVED = {
-    "socket": {"remoting", "processes", "bench", "torture", "dashboard"},
+    "socket": {"remoting", "processes", "bench", "torture", "console"},
     "uvloop": {"cli", "bench", "torture"},
 }
 ENVIRONMENT_READERS = {
@@ -119,6 +119,9 @@ EXTRAS = (
     "opentelemetry",
     "uvloop",
     "httpx",
+    "starlette",
+    "uvicorn",
+    "jinja2",
 )
 
 

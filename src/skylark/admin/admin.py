@@ -14,6 +14,7 @@ from skylark.admin.dead_letters import AsyncDeadLetters
 from skylark.admin.groups import AsyncGroups
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
+from skylark.admin.overview import AsyncOverview
 from skylark.admin.server_calls import ServerCalls
 from skylark.admin.topics import AsyncTopics
 from skylark.admin.users import AsyncAcls, AsyncUsers
@@ -77,6 +78,7 @@ class AsyncAdmin:
         self.offsets = AsyncOffsets(self._servers)
         self.messages = AsyncMessages(self._servers, self.groups, self.clients)
         self.dead_letters = AsyncDeadLetters(self._servers, self.messages, self.offsets)
+        self.overview = AsyncOverview(self.brokers, self.topics, self.groups, self.dead_letters)
         self.name_servers = AsyncNameServers(self._servers)
         self.controllers = AsyncControllers(self._servers)
         self.users = AsyncUsers(self._servers)
@@ -213,6 +215,7 @@ class Offsets(_Part[AsyncOffsets]):
     at_time = _waiting(AsyncOffsets.at_time)
     earliest_time_ms = _waiting(AsyncOffsets.earliest_time_ms)
     committed = _waiting(AsyncOffsets.committed)
+    preview = _waiting(AsyncOffsets.preview)
     commit = _waiting(AsyncOffsets.commit)
     reset = _waiting(AsyncOffsets.reset)
     reset_queue = _waiting(AsyncOffsets.reset_queue)
@@ -229,6 +232,7 @@ class Messages(_Part[AsyncMessages]):
     by_unique_key = _waiting(AsyncMessages.by_unique_key)
     between = _waiting(AsyncMessages.between)
     since = _waiting(AsyncMessages.since)
+    newest = _waiting(AsyncMessages.newest)
     units = _waiting(AsyncMessages.units)
     track = _waiting(AsyncMessages.track)
     resume_check = _waiting(AsyncMessages.resume_check)
@@ -239,6 +243,12 @@ class DeadLetters(_Part[AsyncDeadLetters]):
     counts = _waiting(AsyncDeadLetters.counts)
     find = _waiting(AsyncDeadLetters.find)
     resend = _waiting(AsyncDeadLetters.resend)
+
+
+class Overview(_Part[AsyncOverview]):
+    topic_names = _waiting(AsyncOverview.topic_names)
+    group_names = _waiting(AsyncOverview.group_names)
+    group_states = _waiting(AsyncOverview.group_states)
 
 
 class NameServers(_Part[AsyncNameServers]):
@@ -302,6 +312,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         self.offsets = Offsets(self, inner.offsets)
         self.messages = Messages(self, inner.messages)
         self.dead_letters = DeadLetters(self, inner.dead_letters)
+        self.overview = Overview(self, inner.overview)
         self.name_servers = NameServers(self, inner.name_servers)
         self.controllers = Controllers(self, inner.controllers)
         self.users = Users(self, inner.users)

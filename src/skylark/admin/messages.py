@@ -19,7 +19,7 @@ from skylark.model.tag_expression import MATCH_ALL, split_tags
 from skylark.protocol.bodies import ConsumeQueueUnits, MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import Buffer
-from skylark.protocol.requests.offset import GetMaxOffset, SearchOffsetByTimestamp
+from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
 from skylark.protocol.requests.pull import (
     PLAIN_MESSAGES,
     PullMessage,
@@ -35,6 +35,8 @@ QUERY_TIMEOUT_MS = 18_000
 MESSAGES_MAX = 1000
 """Default maximum of a reply."""
 KEY_MATCHES_MAX = 64
+SCANNED_MAX = 10_000
+"""Messages that one call looks at for a filter."""
 FOREVER_MS = (1 << 63) - 1
 NOT_FOUND = frozenset({ResponseCode.QUERY_NOT_FOUND})
 
@@ -64,6 +66,16 @@ class Found:
     """Messages, and errors of brokers by name."""
 
     messages: tuple[ReceivedMessage, ...]
+    failures: Failures
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Messages newest first, how many were looked at, and the `before` of the next page; None at the end."""
+
+    messages: tuple[ReceivedMessage, ...]
+    scanned: int
+    next_before: Mapping[MessageQueue, int] | None
     failures: Failures
 
 
@@ -196,6 +208,57 @@ class AsyncMessages:
 
         return await self._collect(offsets, ask, messages_max)
 
+    async def newest(
+        self,
+        topic: str,
+        *,
+        before: Mapping[MessageQueue, int] | None = None,
+        is_wanted: Callable[[ReceivedMessage], bool] = lambda message: True,
+        since_ms: int = 0,
+        messages_max: int = PLAIN_MESSAGES,
+        scanned_max: int = SCANNED_MAX,
+    ) -> MessagePage:
+        """The messages before some offsets, or the last ones, of all queues together, newest first.
+
+        Ends at the first message stored before `since_ms`. Raises NoRoute.
+        """
+        route = await self._servers.route(topic)
+        queues = [queue for queue in route.queues() if before is None or queue in before]
+        ends = before or {}
+
+        async def open_queue(queue: MessageQueue) -> _BackwardReader:
+            address = route.address(queue.broker_name) or ""
+            begin = await self._servers.ask(address, GetMinOffset(topic, queue.queue_id))
+            end = ends.get(queue)
+            if end is None:
+                end = await self._servers.ask(address, GetMaxOffset(topic, queue.queue_id))
+            reader = _BackwardReader(self, address, queue, begin, end)
+            await reader.fill()
+            return reader
+
+        readers: list[_BackwardReader] = []
+        failures: dict[str, RocketMQError] = {}
+        for queue, opened in zip(queues, await at_once(open_queue, queues), strict=True):
+            if isinstance(opened, RocketMQError):
+                failures[queue.broker_name] = opened
+            else:
+                readers.append(opened)
+        if failures and not readers:
+            raise next(iter(failures.values()))
+        found: list[ReceivedMessage] = []
+        scanned = 0
+        while len(found) < messages_max and scanned < scanned_max:
+            newest = max((reader for reader in readers if reader.held), key=_BackwardReader.key, default=None)
+            if newest is None or newest.held[-1].store_timestamp < since_ms:
+                return MessagePage(tuple(found), scanned, None, failures)
+            message = await newest.take()
+            scanned += 1
+            if is_wanted(message):
+                found.append(message)
+        is_end = not any(reader.held for reader in readers)
+        next_before = None if is_end else {reader.queue: reader.position for reader in readers}
+        return MessagePage(tuple(found), scanned, next_before, failures)
+
     async def _collect(
         self,
         queues: Iterable[MessageQueue],
@@ -295,6 +358,48 @@ class AsyncMessages:
         """Resume checks of a half message whose checks were exhausted. Raises BrokerError."""
         request = ResumeCheckHalfMessage(msg_id=message.offset_message_id, topic=message.topic)
         await self._servers.ask(await self._servers.address_of(message.queue), request)
+
+
+class _BackwardReader:
+    """The messages of one queue from its end to its begin. `held` is in ascending order."""
+
+    def __init__(
+        self, messages: AsyncMessages, address: str, queue: MessageQueue, begin: int, end: int
+    ) -> None:
+        self._messages = messages
+        self._address = address
+        self.queue = queue
+        self._begin = begin
+        self._unread = end
+        self.position = end
+        self.held: list[ReceivedMessage] = []
+
+    def key(self) -> tuple[int, int, MessageQueue]:
+        """Messages of the same millisecond have the order of their broker's log."""
+        last = self.held[-1]
+        return last.store_timestamp, last.physical_offset, last.queue
+
+    async def take(self) -> ReceivedMessage:
+        message = self.held.pop()
+        self.position = message.queue_offset
+        if not self.held:
+            await self.fill()
+        return message
+
+    async def fill(self) -> None:
+        """Read the messages before those that were read; a range may hold none."""
+        while not self.held and self._unread > self._begin:
+            start, stop = max(self._begin, self._unread - PLAIN_MESSAGES), self._unread
+            at = start
+            while at < stop:
+                result = await self._messages._pull(self._address, self.queue, at, stop - at, MATCH_ALL)
+                read = _messages(self.queue, result)
+                self.held += [message for message in read if message.queue_offset < stop]
+                after = read[-1].queue_offset + 1 if read else result.reply.next_begin_offset
+                if after <= at:
+                    break
+                at = after
+            self._unread = start
 
 
 def _decode(records: Buffer, broker_name: str) -> list[ReceivedMessage]:

@@ -41,6 +41,16 @@ class Reset:
     failures: Failures
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetPreview:
+    """The committed offsets of a group, None where it has none, and those that a reset would set."""
+
+    group: str
+    topic: str
+    old: Mapping[MessageQueue, int | None]
+    new: Mapping[MessageQueue, int]
+
+
 class AsyncOffsets:
     """Part of `AsyncAdmin`. Times are milliseconds since 1970; `BEGIN` and `END` are before and after all."""
 
@@ -92,6 +102,16 @@ class AsyncOffsets:
 
         queues = route.queues()
         return whole(dict(zip(queues, await at_once(ask, queues), strict=True)))
+
+    async def preview(self, group: str, topic: str, time_ms: int) -> OffsetPreview:
+        """What a reset to a time would do; nothing is changed. Raises NoRoute."""
+        old = await self.committed(group, topic)
+
+        async def find(queue: MessageQueue) -> int:
+            return await (self.end(queue) if time_ms == END else self.at_time(queue, time_ms))
+
+        new = whole(dict(zip(old, await at_once(find, old), strict=True)))
+        return OffsetPreview(group, topic, old, new)
 
     async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit offsets for a group, forwards or backwards. Members that are online will overwrite them.

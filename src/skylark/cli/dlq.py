@@ -54,12 +54,14 @@ def show_letters(
 
     Example: skylark dlq show billing
     """
+    from skylark.admin import message_json  # noqa: PLC0415 - not for `--help`
+
     with connected(namesrv) as admin:
         letters = admin.dead_letters.find(group, all_letters=everything, letters_max=limit)
     if as_json:
         for letter in letters:
             first = {"origin_topic": letter.topic, "origin_message_id": letter.origin_message_id}
-            print_json({**first, "died_ms": letter.died_ms, **message_text.document(letter.message)})
+            print_json({**first, "died_ms": letter.died_ms, **message_json.document(letter.message)})
         return
     rows = [
         (

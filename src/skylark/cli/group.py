@@ -90,18 +90,10 @@ def list_groups(
     Example: skylark group list
     """
     with connected(namesrv) as admin:
-        names = named_groups(admin, cluster=cluster, system=system)
+        names = admin.overview.group_names(cluster=cluster, system=system)
         dead_letters = admin.dead_letters.counts()
         rows = in_parallel(lambda name: _overview(admin, name, dead_letters.get(name)), names)
     show(Listing(LIST_COLUMNS, rows, long=("topics",)), as_json=as_json)
-
-
-def named_groups(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
-    """The names of groups, with `system` also built-in ones."""
-    from skylark.model.names import SYSTEM_GROUPS  # noqa: PLC0415
-
-    names = admin.groups.names(cluster=cluster)
-    return names if system else [name for name in names if name not in SYSTEM_GROUPS]
 
 
 def _overview(admin: Admin, name: str, dead_letters: DeadLetterCount | None) -> tuple[object, ...]:

@@ -41,6 +41,7 @@ COMMANDS = {
     "doctor": CommandEntry(RUN, "Check this machine and the servers, with advice for each fault."),
     "send": CommandEntry(MESSAGES, "Send a message, or many."),
     "tail": CommandEntry(MESSAGES, "Follow a topic: its last messages, then each new one."),
+    "console": CommandEntry(ADMIN, "Serve the web console until Ctrl-C: topics, messages, groups."),
     "top": CommandEntry(ADMIN, "Watch the whole system: brokers, topics, groups, rates and lag."),
     "cluster": CommandEntry(ADMIN, "Clusters: list brokers, measure latency, copy metadata."),
     "topic": CommandEntry(ADMIN, "Topics: create, change, delete, and inspect."),

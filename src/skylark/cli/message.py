@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +24,6 @@ from skylark.cli.options import (
 )
 from skylark.cli.output import Listing, Screen, When, print_json, show
 from skylark.errors import NoRoute
-from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from skylark.quantities import PAST_TIME_HELP, parse_time_ms
 
 if TYPE_CHECKING:
@@ -40,8 +38,6 @@ FOUND_MAX = 64
 LISTED_MAX = 1000
 TRACES_MAX = 1000
 EXIT_NOTHING_FOUND = 1
-TRACE_KINDS = {"0": "normal", "1": "half", "2": "committed", "3": "delayed", "4": "ordered"}
-TRACE_OUTCOMES = {"0": "success", "1": "timeout", "2": "exception", "3": "returned nothing", "4": "failed"}
 Id = Annotated[str, typer.Argument(metavar="ID", help="The unique id or the offset id of a message.")]
 Queue = Annotated[str, typer.Argument(metavar="BROKER:ID", help="A queue, such as broker-a:0.")]
 Since = Annotated[
@@ -93,8 +89,10 @@ def get(
 
 
 def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool) -> None:
+    from skylark.admin import message_json  # noqa: PLC0415 - not for `--help`
+
     if as_json:
-        members = message_text.document(message)
+        members = message_json.document(message)
         print_json(members if tracks is None else {**members, "groups": tracks.document()})
         return
     screen = Screen()
@@ -102,7 +100,7 @@ def _show_one(message: ReceivedMessage, tracks: Listing | None, *, as_json: bool
     if screen.out.is_terminal:
         screen.out.print(message_text.pretty_body(message))
     else:
-        screen.cells(("body", message_text.text_of(message)))
+        screen.cells(("body", message_json.text_of(message)))
     if tracks is not None:
         screen.line()
         tracks.show(screen, as_json=False)
@@ -166,9 +164,11 @@ def _show_found(found: Found, *, as_json: bool) -> None:
 
 
 def _show_messages(messages: Sequence[ReceivedMessage], *, as_json: bool) -> None:
+    from skylark.admin import message_json  # noqa: PLC0415 - not for `--help`
+
     if as_json:
         for message in messages:
-            print_json(message_text.document(message))
+            print_json(message_json.document(message))
     else:
         show(
             Listing(
@@ -271,6 +271,9 @@ def trace(
 
     Example: skylark message trace 7F00000112340A2B5C8D1E000001F3A7
     """
+    from skylark.admin import message_json  # noqa: PLC0415 - not for `--help`
+    from skylark.admin.traces import read_steps  # noqa: PLC0415
+
     with connected(namesrv) as admin:
         try:
             found = admin.messages.by_key(trace_topic, message_id, messages_max=TRACES_MAX)
@@ -279,7 +282,7 @@ def trace(
                 f"no topic {trace_topic}; brokers create it with --set traceTopicEnable=true,"
                 " and clients write to it with trace=True"
             ) from None
-    steps = read_steps(message_text.text_of(item) for item in found.messages)
+    steps = read_steps(message_json.text_of(item) for item in found.messages)
     own = [step for step in steps if step.message_id == message_id] or steps
     rows = [
         (
@@ -366,74 +369,3 @@ def _span(since: str | None, until: str | None) -> tuple[int, int]:
     if begin_ms > end_ms:
         raise UsageError(f"--since {since} is later than --until {until}")
     return begin_ms, end_ms
-
-
-# --- Traces, as RocketMQ's clients write them ---
-
-
-@dataclass(frozen=True, slots=True)
-class TraceStep:
-    """An event of a message. `took_ms` is its duration, None if it is not recorded."""
-
-    time_ms: int | None
-    message_id: str
-    what: str
-    group: str
-    is_ok: bool
-    took_ms: int | None
-    details: str
-
-
-def read_steps(texts: Iterable[str]) -> list[TraceStep]:
-    """The events in the bodies of trace messages, oldest first. Invalid records are skipped."""
-    records = [
-        record.split(NAME_VALUE_SEPARATOR)
-        for text in texts
-        for record in text.split(PROPERTY_SEPARATOR)
-        if record
-    ]
-    # The end of a delivery does not always have a time: it follows from the start.
-    begun = {
-        (fields[4], fields[5]): fields for fields in records if fields[0] == "SubBefore" and len(fields) >= 8
-    }
-    steps: dict[TraceStep, None] = {}
-    for fields in records:
-        try:
-            step = _step(fields, begun)
-        except (ValueError, IndexError):
-            continue
-        if step is not None:
-            steps[step] = None  # a trace may be sent twice
-    return sorted(steps, key=lambda step: step.time_ms or 0)
-
-
-def _step(fields: list[str], begun: dict[tuple[str, str], list[str]]) -> TraceStep | None:
-    match fields[0]:
-        case "Pub":
-            kind = TRACE_KINDS.get(fields[11], fields[11])
-            is_ok = fields[13] == "true" if len(fields) > 13 else fields[12] == "true"
-            details = f"{kind}, {fields[9]} bytes to topic {fields[4]} at {fields[8]}"
-            return TraceStep(int(fields[1]), fields[5], "sent", fields[3], is_ok, int(fields[10]), details)
-        case "SubBefore":
-            details = f"delivery {int(fields[6]) + 1}"
-            return TraceStep(int(fields[1]), fields[5], "delivered", fields[3], True, None, details)
-        case "SubAfter":
-            before = begun.get((fields[1], fields[2]))
-            took_ms = int(fields[3])
-            time_ms = int(fields[7]) if len(fields) > 7 else None
-            if time_ms is None and before is not None:
-                time_ms = int(before[1]) + took_ms
-            group = fields[8] if len(fields) > 8 else before[3] if before is not None else ""
-            outcome = TRACE_OUTCOMES.get(fields[6], fields[6])
-            return TraceStep(time_ms, fields[2], "consumed", group, fields[4] == "true", took_ms, outcome)
-        case "EndTransaction":
-            how = "after a check" if fields[12] == "true" else "by its producer"
-            details = f"{fields[11]} {how}"
-            return TraceStep(int(fields[1]), fields[5], "transaction ended", fields[3], True, None, details)
-        case "Recall":
-            details = f"from topic {fields[4]}"
-            return TraceStep(
-                int(fields[1]), fields[5], "recalled", fields[3], fields[6] == "true", None, details
-            )
-        case _:
-            return None

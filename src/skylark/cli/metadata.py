@@ -12,9 +12,7 @@ from msgspec import field
 from skylark.admin.admin import Admin
 from skylark.admin.results import Group, Topic
 from skylark.cli.errors import UsageError
-from skylark.cli.group import named_groups
 from skylark.cli.options import in_parallel
-from skylark.cli.topic import named_topics
 from skylark.errors import RemoteProtocolError
 from skylark.protocol.bodies import Body, SubscriptionGroupConfig, TopicConfig, decode_body
 
@@ -38,7 +36,7 @@ def gather(admin: Admin, *, cluster: str | None, broker: str | None) -> Metadata
     """
     nodes = admin.brokers.nodes(cluster=cluster)
     brokers = [broker] if broker else [node.address for node in nodes if node.is_master]
-    topics, groups = set(named_topics(admin)), set(named_groups(admin))
+    topics, groups = set(admin.overview.topic_names()), set(admin.overview.group_names())
     found = Metadata()
     for table in in_parallel(admin.topics.on_broker, brokers):
         for topic in table:

@@ -21,7 +21,6 @@ from skylark.cli.options import (
     complete_topic,
     confirm,
     connected,
-    in_parallel,
     parse_queue,
     parsed,
     tabular,
@@ -189,9 +188,8 @@ class OffsetChange:
 
 def _to_time(admin: Admin, group: str, topic: str, time_ms: int) -> OffsetChange:
     """What a reset to a time would do."""
-    old = admin.offsets.committed(group, topic)
-    find = admin.offsets.end if time_ms == END_MS else lambda queue: admin.offsets.at_time(queue, time_ms)
-    return OffsetChange(group, topic, old, dict(zip(old, in_parallel(find, old), strict=True)))
+    planned = admin.offsets.preview(group, topic, time_ms)
+    return OffsetChange(group, topic, planned.old, planned.new)
 
 
 def _is_wanted(change: OffsetChange, question: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:

@@ -580,7 +580,8 @@ def _print_verification(screen: Screen, reader: StoreReader, result: Verificatio
 
 def print_messages(reader: StoreReader, selection: Selection, *, as_json: bool) -> bool:
     """Print messages as they are read; return whether all could be read, and any has the key."""
-    from skylark.cli.message_text import STORED_COLUMNS, document, stored_row  # noqa: PLC0415
+    from skylark.admin.message_json import document  # noqa: PLC0415
+    from skylark.cli.message_text import STORED_COLUMNS, stored_row  # noqa: PLC0415
 
     screen = Screen()
     found = unreadable = 0
@@ -632,7 +633,7 @@ def export_messages(
     reader: StoreReader, selection: Selection, out: Path, layout: ExportFormat, *, decompress: bool
 ) -> bool:
     """Write bodies to `out`; return whether all messages could be read. Raises UsageError, OSError."""
-    from skylark.cli.message_text import body_of  # noqa: PLC0415
+    from skylark.admin.message_json import body_of  # noqa: PLC0415
 
     _check_target(reader, out)
     screen = Screen()
@@ -682,7 +683,7 @@ def _total(selection: Selection, reader: StoreReader) -> int | None:
 
 @contextmanager
 def _sink(out: Path, layout: ExportFormat, decompress: bool) -> Iterator[Sink]:
-    from skylark.cli.message_text import document  # noqa: PLC0415
+    from skylark.admin.message_json import document  # noqa: PLC0415
 
     if layout is ExportFormat.FILES:
         out.mkdir()

@@ -84,13 +84,14 @@ class TailArguments:
 
 def printer(*, as_json: bool, body_only: bool) -> Printing:
     """The function that prints one message. Raises UsageError."""
+    from skylark.admin import message_json  # noqa: PLC0415
     from skylark.cli import message_text  # noqa: PLC0415 - `skylark tail --help` must not wait for it
 
     if as_json and body_only:
         raise UsageError("pass --json or --body, not both")
     screen = Screen()
     if as_json:
-        return lambda message: print_json(message_text.document(message))
+        return lambda message: print_json(message_json.document(message))
     if body_only:
         return _print_body
     if screen.out.is_terminal:

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Group
 
-from skylark.cli.group import named_groups
 from skylark.cli.options import EVERY_S, EVERY_S_MIN, NAMESRV, AsJson, Namesrv, connected, in_parallel
 from skylark.cli.output import Listing, Rate, Rates, Screen, Share, counted, format_time, print_json
 from skylark.cli.top_screen import TopScreen
-from skylark.cli.topic import named_topics
 from skylark.errors import RocketMQError
-from skylark.model.names import retry_topic
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from skylark.admin.admin import Admin
+    from skylark.admin.overview import GroupState
     from skylark.admin.results import ClusterSummary, TopicStats
 
 ROWS = 15
@@ -75,20 +73,6 @@ def top(
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
-    """A group over all brokers."""
-
-    name: str
-    topics: tuple[str, ...]
-    committed: int
-    lag: int
-    """With `retrying`, its part in the retry topic."""
-    retrying: int
-    dead_letters: int
-    in_flight: int
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """The state of the system at one time. `failures` are sentences."""
 
@@ -104,18 +88,18 @@ class Sample:
 def sample(admin: Admin) -> Sample:
     """Ask all servers once. Raises RemotingError if no name server answers."""
     summary = admin.brokers.summary()
-    names = named_topics(admin)
+    names = admin.overview.topic_names()
     asked = in_parallel(lambda name: _stats(admin, name), names[:TOPICS_MAX])
-    groups, failures = _groups(admin, summary)
-    known = set(named_groups(admin))
+    states = admin.overview.group_states(summary)
+    known = set(admin.overview.group_names())
     return Sample(
         time_ms=round(time.time() * 1000),
         monotonic_s=time.monotonic(),
         summary=summary,
         topics=tuple(stats for stats in asked if stats is not None),
         topic_count=len(names),
-        groups=tuple(state for state in groups if state.name in known),
-        failures=failures,
+        groups=tuple(state for state in states.groups if state.name in known),
+        failures=states.failures,
     )
 
 
@@ -124,47 +108,6 @@ def _stats(admin: Admin, name: str) -> TopicStats | None:
         return admin.topics.stats(name)
     except RocketMQError:
         return None  # deleted meanwhile, or its brokers do not answer, which the summary reports
-
-
-def _groups(admin: Admin, summary: ClusterSummary) -> tuple[list[GroupState], tuple[str, ...]]:
-    """All groups that have offsets or dead letters, with one request to each master."""
-    tables: dict[str, list[tuple[str, int, int, int]]] = {}
-    failures: list[str] = []
-    for broker in summary.brokers:
-        if not broker.node.is_master:
-            continue
-        try:
-            found = admin.brokers.consume_stats(broker.node.address)
-        except RocketMQError as error:
-            failures.append(f"no groups from {broker.node.name}: {error}")
-            continue
-        for groups in found.consume_stats_list:
-            for name, parts in groups.items():
-                for part in parts:
-                    tables.setdefault(name, []).extend(
-                        (queue.topic, at.consumer_offset, at.broker_offset, at.pull_offset)
-                        for queue, at in part.offset_table.items()
-                    )
-    try:
-        dead_letters = admin.dead_letters.counts()
-    except RocketMQError as error:
-        failures.append(f"dead letters are not counted: {error}")
-        dead_letters = {}
-    for name in dead_letters:
-        tables.setdefault(name, [])
-    states = [
-        GroupState(
-            name,
-            tuple(sorted({topic for topic, *_ in rows if not topic.startswith("%")})),
-            committed=sum(done for _, done, _, _ in rows),
-            lag=sum(end - done for _, done, end, _ in rows),
-            retrying=sum(end - done for topic, done, end, _ in rows if topic == retry_topic(name)),
-            dead_letters=dead_letters[name].waiting if name in dead_letters else 0,
-            in_flight=sum(max(pulled - done, 0) for _, done, _, pulled in rows),
-        )
-        for name, rows in sorted(tables.items())
-    ]
-    return states, tuple(failures)
 
 
 class View:

@@ -25,10 +25,8 @@ from skylark.cli.options import (
     tabular,
 )
 from skylark.cli.output import Listing, Rate, Rates, When, counted, done, show, show_or_watch
-from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from skylark.admin.admin import Admin
     from skylark.admin.results import TopicStats
 
 app = typer.Typer(no_args_is_help=True, help="Topics: create, change, delete, and inspect.")
@@ -59,7 +57,7 @@ def list_topics(
     Example: skylark topic list
     """
     with connected(namesrv) as admin:
-        names = named_topics(admin, cluster=cluster, system=system)
+        names = admin.overview.topic_names(cluster=cluster, system=system)
         found = admin.topics.on_brokers()
         brokers = {node.address: node.name for node in admin.brokers.nodes()}
     tables = {
@@ -320,18 +318,6 @@ def share(
     idle = [member for member, taken in shares.items() if not taken]
     facts = [("without a queue", counted(len(idle), "member", "members"))] if idle else ()
     show(Listing(("member", "broker", "queue"), rows, facts), as_json=as_json)
-
-
-def named_topics(admin: Admin, *, cluster: str | None = None, system: bool = False) -> list[str]:
-    """The names of topics, with `system` also built-in, retry and dead-letter topics."""
-    if cluster is not None:
-        admin.brokers.nodes(cluster=cluster)  # name servers do not report an unknown cluster
-    names = admin.topics.names(cluster=cluster)
-    if system:
-        return names
-    hidden = set(admin.topics.system())
-    derived = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
-    return [name for name in names if name not in hidden and not name.startswith(derived)]
 
 
 def permission_text(permission: int) -> str:

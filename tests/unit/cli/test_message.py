@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.cli.message import TraceStep, read_steps
+from skylark.admin.traces import TraceStep, read_steps
 
 ID = "7F000001000A2B5C8D1E0001"
 PUB = f"Pub|1000|DefaultRegion|shop|orders|{ID}|created|42|10.0.0.1:10911|23|5|3|7F00|true"

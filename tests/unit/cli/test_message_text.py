@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skylark.cli.message_text import document
+from skylark.admin.message_json import document
 from skylark.client.received_message import decode_pull
 from skylark.model.body import compress
 from skylark.model.message import StoredMessage

@@ -17,7 +17,8 @@ ROOT = root()
 ALL = dict(commands(ROOT))
 LEAVES = {name: command for name, command in ALL.items() if not hasattr(command, "commands")}
 WITHOUT_JSON = re.compile(
-    r"skylark (demo|serve|tail|tls init|(cluster|store) export|store backup|spark .*|torture|(bench|plan) .*)"
+    r"skylark (console|demo|serve|tail|tls init|(cluster|store) export|store backup|spark .*|torture|"
+    r"(bench|plan) .*)"
 )
 
 

@@ -353,7 +353,7 @@ def test_a_failed_export_leaves_no_half_file(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("skylark.cli.message_text.document", interrupt)
+    monkeypatch.setattr("skylark.admin.message_json.document", interrupt)
     result = run("export", root, "-o", tmp_path / "out", "--format", "json")
     assert result.exit_code == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.cli.message import read_steps
+from skylark.admin.traces import read_steps
 from skylark.client import trace_records
 from skylark.client.consumer.listeners import ConsumeOutcome, ConsumeVerdict
 from skylark.client.received_message import ReceivedMessage, decode_pull

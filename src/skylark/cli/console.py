@@ -1,0 +1,74 @@
+"""`skylark console`: the web console."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skylark.cli.errors import UsageError
+from skylark.cli.options import NAMESRV, Namesrv, pairs
+
+PORT = 8088
+FIRST = "local"
+PORT_MAX = 65_535
+
+
+def console(
+    clusters: Annotated[
+        list[str] | None,
+        typer.Option("--cluster", metavar="NAME=HOST:PORT", help="One more cluster; may be repeated."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--bind", metavar="HOST", help="The address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=PORT_MAX, help="0: any free port.")] = PORT,
+    token: Annotated[
+        bool, typer.Option("--token", help="Only for who has the link, which holds a new token.")
+    ] = False,
+    login: Annotated[
+        bool, typer.Option("--login", help="People log in as users of the cluster; its rules decide.")
+    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Without any change.")] = False,
+    hide_bodies: Annotated[
+        bool, typer.Option("--hide-bodies", help="Without the bodies of messages.")
+    ] = False,
+    public_url: Annotated[
+        str, typer.Option("--public-url", metavar="URL", help="Its address behind a proxy.")
+    ] = "",
+    state: Annotated[
+        Path | None, typer.Option("--state", metavar="DIR", help="Keep the log of changes here.")
+    ] = None,
+    namesrv: Namesrv = NAMESRV,
+) -> None:
+    """Serve the web console until Ctrl-C: topics, messages, groups.
+
+    Open the printed link. It serves Skylark's clusters and Apache RocketMQ's. On other addresses than
+    127.0.0.1 it needs --token or --login.
+
+    Examples: skylark console --namesrv 127.0.0.1:9876
+
+    skylark console --cluster live=10.0.0.5:9876 --read-only
+    """
+    if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
+        raise UsageError("the console is not installed; run: pip install 'skylarkmq[console]'")
+    import asyncio  # noqa: PLC0415
+
+    from skylark.console.server import serve  # noqa: PLC0415 - `skylark console --help` must not wait for it
+    from skylark.console.settings import ConsoleSettings  # noqa: PLC0415
+
+    settings = ConsoleSettings(
+        clusters={FIRST: namesrv, **pairs(clusters, "--cluster")},
+        host=host,
+        port=port,
+        token=secrets.token_urlsafe(24) if token else "",
+        login=login,
+        public_url=public_url,
+        read_only=read_only,
+        hide_bodies=hide_bodies,
+        state=state,
+    )
+    asyncio.run(serve(settings, lambda link: typer.echo(f"console on {link}")))

@@ -1,0 +1,1 @@
+"""One module per noun: each page asks the servers and returns a `PageView`."""

@@ -1,0 +1,346 @@
+"""Consumer groups: the list, and of one group its progress, members and settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from skylark.admin.results import ConnectedConsumers
+from skylark.admin.server_calls import at_once
+from skylark.console.grid import Grid, GridColumn
+from skylark.console.pages.topics import LIST, settings_grid
+from skylark.console.view import Ask, NotThere, PageView, failures_of
+from skylark.errors import BrokerError, RocketMQError
+from skylark.protocol.codes import ResponseCode
+
+STANDS_PER_S = 0.05
+BROADCASTING = "BROADCASTING"
+
+
+def state_word(
+    *,
+    members: int | None,
+    lag: int,
+    consumed_per_s: float | None,
+    growth_per_s: float | None,
+    is_broadcast: bool = False,
+) -> str:
+    """The state of a group in a word of `grid.LEVELS`."""
+    if is_broadcast:
+        return "broadcast"
+    if members == 0:
+        return "nobody" if lag else "offline"
+    if lag == 0:
+        return "follows"
+    if growth_per_s is not None and growth_per_s > 1:
+        return "behind"
+    if (
+        consumed_per_s is not None
+        and consumed_per_s < STANDS_PER_S
+        and growth_per_s is not None
+        and growth_per_s >= 0
+    ):
+        return "stands"
+    return "follows"
+
+
+async def members_of(ask: Ask, group: str) -> ConnectedConsumers | None:
+    """None if nobody is online."""
+    try:
+        return await ask.admin.clients.consumers(group)
+    except BrokerError as error:
+        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return None
+        raise
+
+
+async def index(ask: Ask) -> PageView:
+    """All groups with lag; those on screen with their members."""
+    look = await ask.look()
+    watch = ask.connection.watch
+    rows = []
+    for name in look.inventory.groups:
+        state = look.groups.get(name)
+        rows.append(
+            {
+                "group": name,
+                "topics": [] if state is None else list(state.topics),
+                "lag": None if state is None else state.lag,
+                "curve": watch.lag_curve(name),
+                "out_per_s": watch.consumed_per_s(name),
+                "retrying": None if state is None else state.retrying,
+                "dead_letters": None if state is None else state.dead_letters,
+                "last_consumed": None if state is None else state.last_consumed_ms,
+            }
+        )
+    columns = (
+        GridColumn("group", "name", lambda row: ask.href("groups", row["group"])),
+        GridColumn("state", "state"),
+        GridColumn("members", "number", lambda row: ask.href("groups", row["group"], "members")),
+        GridColumn("topics", "topics"),
+        GridColumn("lag", "lag"),
+        GridColumn("curve", "curve"),
+        GridColumn("out_per_s", "rate"),
+        GridColumn("retrying", "number"),
+        GridColumn(
+            "dead_letters",
+            "number",
+            lambda row: ask.href("dead-letters", row["group"]) if row["dead_letters"] else None,
+        ),
+        GridColumn("last_consumed", "time"),
+    )
+    sortable = frozenset({"group", "lag", "out_per_s", "retrying", "dead_letters", "last_consumed"})
+    grid = ask.arranged(Grid("groups", columns, rows, sort="-lag", sortable=sortable), "group", "topics")
+    grid = await _with_members(ask, grid)
+    return PageView(
+        template="list.html",
+        nav="groups",
+        title=ask.t("groups"),
+        sentence=ask.t("groups.sentence", count=grid.total or 0, lag=f"{look.lag:,}"),
+        grids=(grid,),
+        data={**LIST, "empty": "skylark tail orders --group billing"},
+        code=(
+            ("skylark", f"skylark group list --namesrv {ask.connection.namesrv}"),
+            ("python", 'admin.groups.progress("billing").lag'),
+        ),
+        failures=look.failures,
+        live_s=3,
+    )
+
+
+async def _with_members(ask: Ask, grid: Grid) -> Grid:
+    """The rows on screen with members and state, which cost a request each."""
+
+    async def ask_members(name: str) -> ConnectedConsumers | None:
+        return await members_of(ask, name)
+
+    watch = ask.connection.watch
+    found = await at_once(ask_members, [str(row["group"]) for row in grid.rows])
+    filled = []
+    for row, online in zip(grid.rows, found, strict=True):
+        members, is_broadcast = None, False
+        if not isinstance(online, RocketMQError):
+            members = 0 if online is None else len(online.clients)
+            is_broadcast = online is not None and online.message_model == BROADCASTING
+        word = state_word(
+            members=members,
+            lag=row["lag"] or 0,
+            consumed_per_s=row["out_per_s"],
+            growth_per_s=watch.lag_growth_per_s(str(row["group"])),
+            is_broadcast=is_broadcast,
+        )
+        filled.append({**row, "members": members, "state": word})
+    return replace(grid, rows=filled)
+
+
+def tabs(ask: Ask, group: str, chosen: str) -> tuple[tuple[str, str, bool], ...]:
+    pages = {"progress": (), "members": ("members",), "settings": ("settings",)}
+    return tuple(
+        (ask.t(f"tab.{name}"), ask.href("groups", group, *parts), name == chosen)
+        for name, parts in pages.items()
+    )
+
+
+def crumbs(ask: Ask, group: str) -> tuple[tuple[str, str], ...]:
+    return ((ask.t("groups"), ask.href("groups")), (group, ask.href("groups", group)))
+
+
+async def known(ask: Ask, group: str) -> None:
+    """Raises NotThere for a group that no broker has."""
+    look = await ask.look()
+    if group not in look.inventory.groups and group not in look.groups:
+        ask.connection.watch.forget()
+        if group not in (await ask.look()).inventory.groups:
+            raise NotThere(ask.t("group.missing", group=group))
+
+
+async def progress(ask: Ask) -> PageView:
+    """Committed offset, end and lag of each queue, and the lag over time."""
+    group = ask.path("group")
+    await known(ask, group)
+    found = await ask.admin.groups.progress(group)
+    online = await members_of(ask, group)
+    watch = ask.connection.watch
+    rows = [
+        {
+            "topic": part.queue.topic,
+            "broker": part.queue.broker_name,
+            "queue": part.queue.queue_id,
+            "committed": part.committed,
+            "end": part.end,
+            "lag": part.lag,
+            "in_flight": part.pulled - part.committed,
+            "last_consumed": part.last_consumed_ms,
+        }
+        for part in found.queues
+    ]
+    columns = (
+        GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"])),
+        GridColumn("broker"),
+        GridColumn("queue", "number"),
+        GridColumn("committed", "number"),
+        GridColumn("end", "number"),
+        GridColumn("lag", "lag"),
+        GridColumn("in_flight", "number"),
+        GridColumn("last_consumed", "time"),
+    )
+    members = 0 if online is None else len(online.clients)
+    word = state_word(
+        members=members,
+        lag=found.lag,
+        consumed_per_s=watch.consumed_per_s(group),
+        growth_per_s=watch.lag_growth_per_s(group),
+        is_broadcast=online is not None and online.message_model == BROADCASTING,
+    )
+    count = (await ask.look()).inventory.dead_letters.get(group)
+    facts = [
+        ("state", word, "state", None),
+        ("lag", found.lag, "number", None),
+        ("out_per_s", watch.consumed_per_s(group), "rate", None),
+        ("members", members, "number", ask.href("groups", group, "members")),
+        ("retrying", found.retrying, "number", None),
+        ("dead_letters", 0 if count is None else count.waiting, "number", ask.href("dead-letters", group)),
+    ]
+    return PageView(
+        template="group.html",
+        nav="groups",
+        title=group,
+        sentence=ask.t(f"group.{word}"),
+        crumbs=crumbs(ask, group),
+        tabs=tabs(ask, group, "progress"),
+        grids=(Grid("queues", columns, rows),),
+        data={"facts": facts, "curve": watch.lag_curve(group), "group": group},
+        document={"group": group, **{name: value for name, value, *_ in facts}, "queues": rows},
+        code=(
+            ("skylark", f"skylark group status {group} --namesrv {ask.connection.namesrv}"),
+            ("python", f'admin.groups.progress("{group}").lag'),
+        ),
+        failures=failures_of(found.failures),
+        live_s=2,
+    )
+
+
+async def members(ask: Ask) -> PageView:
+    """Who consumes, and what they subscribe to; differences are shown side by side."""
+    group = ask.path("group")
+    await known(ask, group)
+    online = await members_of(ask, group)
+    rows = [] if online is None else [
+        {
+            "client": client.client_id,
+            "address": client.address,
+            "language": client.language,
+            "version": client.version,
+            "brokers": list(client.brokers),
+        }
+        for client in online.clients
+    ]  # fmt: skip
+    columns = (
+        GridColumn("client", "code", lambda row: ask.href("groups", group, "members", row["client"])),
+        GridColumn("address", "code"),
+        GridColumn("language"),
+        GridColumn("version", "number"),
+        GridColumn("brokers", "words"),
+    )
+    subscriptions = [] if online is None else [
+        {"topic": topic, "expression": data.sub_string or "*", "type": data.expression_type or "TAG"}
+        for topic, data in sorted(online.subscriptions.items())
+    ]  # fmt: skip
+    different = [] if online is None else [
+        {"members": kind.members, "subscription": [f"{name}: {w}" for name, w in kind.expressions.items()]}
+        for kind in online.different_subscriptions
+    ]  # fmt: skip
+    subscribed = (
+        GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"])),
+        GridColumn("expression", "code"),
+        GridColumn("type"),
+    )
+    grids = [Grid("members", columns, rows), Grid("subscriptions", subscribed, subscriptions)]
+    if different:
+        grids.append(
+            Grid(
+                "different", (GridColumn("subscription", "words"), GridColumn("members", "words")), different
+            )
+        )
+    return PageView(
+        template="list.html",
+        nav="groups",
+        title=group,
+        sentence=ask.t("group.members.different" if different else "group.members.sentence", count=len(rows)),
+        crumbs=crumbs(ask, group),
+        tabs=tabs(ask, group, "members"),
+        grids=tuple(grids),
+        data={**LIST, "empty": f"skylark tail orders --group {group}"},
+        code=(
+            ("skylark", f"skylark consumer list {group} --namesrv {ask.connection.namesrv}"),
+            ("python", f'admin.clients.consumers("{group}")'),
+        ),
+        failures=() if online is None else failures_of(online.failures),
+        live_s=5,
+    )
+
+
+async def member(ask: Ask) -> PageView:
+    """What one member reports about itself; with `stack=1` also where its threads are."""
+    group, client = ask.path("group"), ask.path("client")
+    info = await ask.admin.clients.running_info(group, client, with_stack=ask.arg("stack") == "1")
+    rows = [
+        {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "cached": state.cached_msg_count,
+            "committed": state.commit_offset,
+        }
+        for queue, state in sorted(info.mq_table.items())
+    ]
+    columns = (
+        GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"])),
+        GridColumn("broker"),
+        GridColumn("queue", "number"),
+        GridColumn("committed", "number"),
+        GridColumn("cached", "number"),
+    )
+    return PageView(
+        template="member.html",
+        nav="groups",
+        title=client,
+        sentence=ask.t("member.sentence", count=len(rows)),
+        crumbs=(*crumbs(ask, group), (ask.t("tab.members"), ask.href("groups", group, "members"))),
+        grids=(Grid("queues", columns, rows),),
+        data={"properties": dict(sorted(info.properties.items())), "stack": info.jstack or ""},
+        code=(("skylark", f"skylark consumer status {group} {client}"),),
+    )
+
+
+async def settings(ask: Ask) -> PageView:
+    """The settings on each broker; differences are marked."""
+    group = ask.path("group")
+    await known(ask, group)
+    found = await ask.admin.groups.config(group)
+    values = {
+        address: {
+            "enabled": part.consume_enabled,
+            "broadcast": part.broadcast_enabled,
+            "orderly": part.orderly,
+            "retries": part.retries_max,
+            "retry queues": part.retry_queues,
+            "timeout minutes": part.consume_timeout_min,
+            **{f"attribute {name}": value for name, value in sorted(part.attributes.items())},
+        }
+        for address, part in found.answers.items()
+    }
+    return PageView(
+        template="group_settings.html",
+        nav="groups",
+        title=group,
+        sentence=ask.t("settings.sentence", count=len(values)),
+        crumbs=crumbs(ask, group),
+        tabs=tabs(ask, group, "settings"),
+        grids=(settings_grid(values),),
+        data={"group": group, "part": next(iter(found.answers.values()), None)},
+        code=(
+            ("skylark", f"skylark group update {group} --retries 5"),
+            ("python", f'admin.groups.update("{group}", retries_max=5)'),
+        ),
+        failures=failures_of(found.failures),
+    )

@@ -1,0 +1,243 @@
+"""Topics: the list, and of one topic its queues, groups and settings."""
+
+from __future__ import annotations
+
+from skylark.admin.results import Topic
+from skylark.admin.server_calls import at_once
+from skylark.console.grid import Grid, GridColumn, arranged
+from skylark.console.pages.overview import is_plain, last_stored, stats_of
+from skylark.console.view import Ask, PageView, failures_of
+from skylark.errors import RocketMQError
+
+MESSAGE_TYPE = "message.type"
+
+
+async def index(ask: Ask) -> PageView:
+    """All topics; those on screen with their messages and groups."""
+    look = await ask.look()
+    with_system = ask.arg("system") == "1"
+    names = [name for name in look.inventory.topics if with_system or is_plain(look, name)]
+    groups: dict[str, list[str]] = {}
+    for state in look.groups.values():
+        for topic in state.topics:
+            groups.setdefault(topic, []).append(state.name)
+    rows = []
+    for name in names:
+        parts = look.inventory.topics[name]
+        rows.append(
+            {
+                "topic": name,
+                "type": message_type(next(iter(parts.values()))),
+                "brokers": list(parts),
+                "queues": sum(part.read_queues for part in parts.values()),
+                "groups": sorted(groups.get(name, ())),
+            }
+        )
+    columns = (
+        GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"], "messages")),
+        GridColumn("type", "tag"),
+        GridColumn("queues", "number", lambda row: ask.href("topics", row["topic"])),
+        GridColumn("messages", "number"),
+        GridColumn("last_stored", "time"),
+        GridColumn("groups", "groups"),
+        GridColumn("brokers", "words"),
+    )
+    grid = ask.arranged(
+        Grid("topics", columns, rows, sort="topic", sortable=frozenset({"topic", "type", "queues"})), "topic"
+    )
+    stats = await stats_of(ask, (str(row["topic"]) for row in grid.rows))
+    filled = [
+        {
+            **row,
+            "messages": None if (found := stats[str(row["topic"])]) is None else found.messages,
+            "last_stored": None if found is None else last_stored(found),
+        }
+        for row in grid.rows
+    ]
+    shown = Grid(grid.name, columns, filled, grid.total, grid.page, grid.sort, grid.sortable)
+    return PageView(
+        template="list.html",
+        nav="topics",
+        title=ask.t("topics"),
+        sentence=ask.t("topics.sentence", count=grid.total or 0),
+        grids=(shown,),
+        data={
+            "switches": [("system", with_system)],
+            "empty": f"skylark topic create orders --namesrv {ask.connection.namesrv}",
+            "action": None if ask.settings.read_only else ("new_topic", ask.href("new-topic")),
+        },
+        code=(
+            ("skylark", f"skylark topic list --namesrv {ask.connection.namesrv}"),
+            ("python", "admin.topics.on_brokers()"),
+        ),
+        failures=look.failures,
+        live_s=5,
+    )
+
+
+def message_type(topic: Topic) -> str:
+    """`NORMAL`, `FIFO`, `DELAY`, `TRANSACTION`: what brokers of 5.x keep, or empty."""
+    return topic.attributes.get(MESSAGE_TYPE) or topic.attributes.get(f"+{MESSAGE_TYPE}", "")
+
+
+def tabs(ask: Ask, topic: str, chosen: str) -> tuple[tuple[str, str, bool], ...]:
+    pages = {"messages": ("messages",), "queues": (), "groups": ("groups",), "settings": ("settings",)}
+    return tuple(
+        (ask.t(f"tab.{name}"), ask.href("topics", topic, *parts), name == chosen)
+        for name, parts in pages.items()
+    )
+
+
+def crumbs(ask: Ask, topic: str) -> tuple[tuple[str, str], ...]:
+    return ((ask.t("topics"), ask.href("topics")), (topic, ask.href("topics", topic, "messages")))
+
+
+async def queues(ask: Ask) -> PageView:
+    """Begin, end and last message of each queue, and who serves it."""
+    topic = ask.path("topic")
+    stats = await ask.admin.topics.stats(topic)
+    route = await ask.admin.topics.route(topic)
+    largest = max((part.end - part.begin for part in stats.queues), default=0)
+    rows = [
+        {
+            "broker": part.queue.broker_name,
+            "queue": part.queue.queue_id,
+            "begin": part.begin,
+            "end": part.end,
+            "messages": part.end - part.begin,
+            "share": (part.end - part.begin) / largest if largest else 0.0,
+            "last_stored": part.last_stored_ms,
+        }
+        for part in stats.queues
+    ]
+    columns = (
+        GridColumn("broker", "name", lambda row: ask.href("brokers", row["broker"])),
+        GridColumn("queue", "number"),
+        GridColumn("begin", "number"),
+        GridColumn("end", "number"),
+        GridColumn("messages", "number"),
+        GridColumn("share", "bar"),
+        GridColumn("last_stored", "time"),
+    )
+    served = [
+        {
+            "broker": part.broker_name,
+            "cluster": part.cluster,
+            "read_queues": part.read_queues,
+            "write_queues": part.write_queues,
+            "permission": permission(part.permission),
+            "addresses": [f"{broker_id}: {address}" for broker_id, address in part.addresses.items()],
+        }
+        for part in route.brokers
+    ]
+    route_columns = (
+        GridColumn("broker"),
+        GridColumn("cluster"),
+        GridColumn("read_queues", "number"),
+        GridColumn("write_queues", "number"),
+        GridColumn("permission", "code"),
+        GridColumn("addresses", "words"),
+    )
+    return PageView(
+        template="list.html",
+        nav="topics",
+        title=topic,
+        sentence=ask.t("topic.sentence", queues=len(rows), messages=f"{stats.messages:,}"),
+        crumbs=crumbs(ask, topic),
+        tabs=tabs(ask, topic, "queues"),
+        grids=(Grid("queues", columns, rows), Grid("route", route_columns, served)),
+        data=LIST,
+        code=(
+            ("skylark", f"skylark topic status {topic} --namesrv {ask.connection.namesrv}"),
+            ("python", f'admin.topics.stats("{topic}")'),
+        ),
+        failures=failures_of(stats.failures),
+        live_s=2,
+    )
+
+
+LIST: dict[str, object] = {"switches": [], "empty": "", "action": None}
+"""What `list.html` needs of pages that are not lists of everything."""
+
+
+def permission(bits: int) -> str:
+    return ("r" if bits & 4 else "") + ("w" if bits & 2 else "") or "-"
+
+
+async def groups(ask: Ask) -> PageView:
+    """The groups that consume a topic, with their lag in it."""
+    topic = ask.path("topic")
+    names = await ask.admin.topics.groups(topic)
+
+    async def lag_of(group: str) -> tuple[int, float]:
+        progress = await ask.admin.groups.progress(group, topic)
+        return progress.lag, progress.consumed_per_s
+
+    found = await at_once(lag_of, names)
+    rows = [
+        {
+            "group": name,
+            "lag": None if isinstance(part, RocketMQError) else part[0],
+            "out_per_s": None if isinstance(part, RocketMQError) else part[1],
+        }
+        for name, part in zip(names, found, strict=True)
+    ]
+    columns = (
+        GridColumn("group", "name", lambda row: ask.href("groups", row["group"])),
+        GridColumn("lag", "lag"),
+        GridColumn("out_per_s", "rate"),
+    )
+    return PageView(
+        template="list.html",
+        nav="topics",
+        title=topic,
+        sentence=ask.t("topic.groups.sentence", count=len(rows)),
+        crumbs=crumbs(ask, topic),
+        tabs=tabs(ask, topic, "groups"),
+        grids=(arranged(Grid("groups", columns, rows)),),
+        data={**LIST, "empty": f"skylark tail {topic} --group billing"},
+        code=(("python", f'admin.topics.groups("{topic}")'),),
+        live_s=3,
+    )
+
+
+async def settings(ask: Ask) -> PageView:
+    """The settings on each broker; differences are marked."""
+    topic = ask.path("topic")
+    found = await ask.admin.topics.config(topic)
+    values = {
+        address: {
+            "read_queues": part.read_queues,
+            "write_queues": part.write_queues,
+            "permission": permission(part.permission),
+            "ordered": part.ordered,
+            **{f"attribute {name}": value for name, value in sorted(part.attributes.items())},
+        }
+        for address, part in found.answers.items()
+    }
+    return PageView(
+        template="topic_settings.html",
+        nav="topics",
+        title=topic,
+        sentence=ask.t("settings.sentence", count=len(values)),
+        crumbs=crumbs(ask, topic),
+        tabs=tabs(ask, topic, "settings"),
+        grids=(settings_grid(values),),
+        data={"topic": topic, "part": next(iter(found.answers.values()), None)},
+        code=(
+            ("skylark", f"skylark topic update {topic} --write-queues 8"),
+            ("python", f'admin.topics.update("{topic}", write_queues=8)'),
+        ),
+        failures=failures_of(found.failures),
+    )
+
+
+def settings_grid(values: dict[str, dict[str, object]]) -> Grid:
+    """One row per setting, one column per broker, and whether they differ."""
+    keys = list(dict.fromkeys(key for part in values.values() for key in part))
+    rows = []
+    for key in keys:
+        cells = {address: part.get(key) for address, part in values.items()}
+        rows.append({"setting": key, **cells, "differs": len(set(map(str, cells.values()))) > 1})
+    columns = (GridColumn("setting", "code"), *(GridColumn(address, "code") for address in values))
+    return Grid("settings", columns, rows)

@@ -1,0 +1,163 @@
+"""The application: the table of routes, errors as pages, start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import resources
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from skylark.console.guard import App, Guard
+from skylark.console.pages import brokers, groups, messages, overview, topics
+from skylark.console.settings import ConsoleSettings
+from skylark.console.view import Ask, BadForm, Console, NotThere, Page, PageView, failed, rendered
+from skylark.errors import NoRoute, RocketMQError
+
+PAGE_TIMEOUT_S = 20.0
+SUFFIXES = ("json", "csv")
+CONNECTIONS_MAX = 256
+HEADER_BYTES_MAX = 32 << 10
+
+PAGES: tuple[tuple[str, Page], ...] = (
+    ("", overview.show),
+    ("topics", topics.index),
+    ("topics/{topic}", topics.queues),
+    ("topics/{topic}/groups", topics.groups),
+    ("topics/{topic}/settings", topics.settings),
+    ("topics/{topic}/messages", messages.index),
+    ("topics/{topic}/messages/{id}", messages.one),
+    ("topics/{topic}/at/{broker}/{queue}/{offset}", messages.at_place),
+    ("topics/{topic}/journey/{id}", messages.journey),
+    ("groups", groups.index),
+    ("groups/{group}", groups.progress),
+    ("groups/{group}/members", groups.members),
+    ("groups/{group}/members/{client}", groups.member),
+    ("groups/{group}/settings", groups.settings),
+    ("brokers", brokers.index),
+    ("brokers/{broker}", brokers.one),
+    ("name-servers", brokers.name_servers),
+    ("find", overview.find),
+)
+"""By their path under a cluster. Each is also there as `.json` and `.csv`."""
+CHANGE_PAGES: tuple[tuple[str, Page], ...] = (("topics/{topic}/send", messages.send_form),)
+"""Forms."""
+FORMS: tuple[tuple[str, Page], ...] = (("topics/{topic}/send", messages.send),)
+"""Changes, by POST. They do not exist in a console that only reads."""
+
+
+def application(settings: ConsoleSettings) -> App:
+    """The console as an ASGI application. Raises SettingsError, OSError."""
+    console = Console(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await console.connections.close()
+
+    app = Starlette(routes=_routes(console), lifespan=lifespan)
+    return Guard(app, settings, console.logins)
+
+
+def _routes(console: Console) -> list[Route | Mount]:
+    routes: list[Route | Mount] = []
+    if console.settings.pages:
+        static = str(resources.files("skylark.console") / "static")
+        routes.append(Mount("/static", StaticFiles(directory=static)))
+        first = next(iter(console.settings.clusters))
+
+        async def home(_: Request) -> Response:
+            return RedirectResponse(f"/{first}/")
+
+        routes.append(Route("/", home))
+        routes.append(Route("/{cluster}/topics/{topic}/tail", _answering(console, messages.tail, "html")))
+        for path, page in PAGES:
+            for suffix in SUFFIXES:
+                routes.append(
+                    Route(f"/{{cluster}}/{path or 'overview'}.{suffix}", _answering(console, page, suffix))
+                )
+            routes.append(Route(f"/{{cluster}}/{path}", _answering(console, page, "html")))
+        if not console.settings.read_only:
+            for method, table in (("GET", CHANGE_PAGES), ("POST", FORMS)):
+                routes += [
+                    Route(f"/{{cluster}}/{path}", _answering(console, form, "html"), methods=[method])
+                    for path, form in table
+                ]
+    return routes
+
+
+def _answering(console: Console, page: Page, suffix: str) -> Callable[[Request], Awaitable[Response]]:
+    """A page as an endpoint: errors of the servers become pages, too."""
+
+    async def endpoint(request: Request) -> Response:
+        alias = str(request.path_params["cluster"])
+        try:
+            connection = await console.connections.get(alias, request.state.visitor.credentials)
+        except KeyError:
+            known = ", ".join(console.settings.clusters)
+            return PlainTextResponse(f"no cluster {alias}; known clusters: {known}\n", 404)
+        ask = Ask(console, request, connection)
+        try:
+            async with asyncio.timeout(PAGE_TIMEOUT_S):
+                found = await page(ask)
+        except NoRoute as error:
+            found = _sorry(ask, "failed.missing", str(error), 404)
+        except NotThere as error:
+            found = _sorry(ask, "failed.missing", str(error), 404)
+        except BadForm as error:
+            found = _sorry(ask, "failed.invalid", str(error), 400)
+        except TimeoutError:
+            found = _sorry(ask, "failed.unreachable", ask.t("failed.timeout", seconds=PAGE_TIMEOUT_S), 504)
+        except RocketMQError as error:
+            found = failed(ask, error)
+        return rendered(ask, found, suffix) if isinstance(found, PageView) else found
+
+    return endpoint
+
+
+def _sorry(ask: Ask, title: str, sentence: str, status: int) -> PageView:
+    return PageView(
+        template="failed.html",
+        nav="",
+        title=ask.t(title),
+        data={"error": sentence, "hint": ""},
+        document={"error": sentence},
+        status=status,
+    )
+
+
+async def serve(settings: ConsoleSettings, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `on_ready` gets the address. Raises SettingsError, OSError."""
+    import uvicorn  # noqa: PLC0415 - takes as long to import as the rest
+
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.create_server((settings.host, settings.port), family=family) as listener:
+        config = uvicorn.Config(
+            application(settings),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        )
+        on_ready(link(settings, listener.getsockname()[1]))
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def link(settings: ConsoleSettings, port: int) -> str:
+    """The address to open, with the token if there is one."""
+    if settings.public_url:
+        base = settings.public_url.rstrip("/")
+    else:
+        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104
+        base = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{base}/?token={settings.token}" if settings.token else f"{base}/"

@@ -1,0 +1,67 @@
+"""Settings of the console: clusters, address, and who may do what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from skylark.errors import SettingsError
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
+RESERVED = frozenset({"api", "login", "logout", "static"})
+"""First words of addresses that are not clusters."""
+PORT = 8088
+_ALIAS = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings:
+    """`clusters` maps an alias, which is part of every address, to name servers. Raises SettingsError."""
+
+    clusters: Mapping[str, str]
+    host: str = "127.0.0.1"
+    port: int = PORT
+    token: str = field(default="", repr=False)
+    login: bool = False
+    """People log in as users of the cluster; every request to it is signed as that user."""
+    public_url: str = ""
+    read_only: bool = False
+    hide_bodies: bool = False
+    pages: bool = True
+    """False: only the HTTP API."""
+    state: Path | None = None
+    """The directory of the audit log; None: it is only in memory."""
+
+    def __post_init__(self) -> None:
+        if not self.clusters:
+            raise SettingsError("clusters", "no cluster given")
+        for alias in self.clusters:
+            if not _ALIAS.fullmatch(alias) or alias in RESERVED:
+                raise SettingsError(
+                    "clusters", f"invalid name {alias!r} of a cluster; use small letters, digits, - and _"
+                )
+        if not self.is_local and not (self.token or self.login):
+            raise SettingsError(
+                "host",
+                f"the console would be open to everybody who reaches {self.host}; pass --token or --login,"
+                " or bind it to 127.0.0.1",
+            )
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in LOOPBACK
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """The host names that requests may name; None: any."""
+        if not self.is_local:
+            return None
+        public = urlsplit(self.public_url).hostname
+        return LOOPBACK | {public} if public else LOOPBACK
+
+    @property
+    def needs_login(self) -> bool:
+        return bool(self.token) or self.login

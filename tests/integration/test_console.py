@@ -1,0 +1,317 @@
+"""The console over HTTP, with a broker in this process: every page, its JSON and CSV, and who may ask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from skylark import Admin, Message, Producer
+from skylark.console.server import PAGES
+from skylark.console.settings import ConsoleSettings
+from skylark.console.texts import TEXTS
+from skylark.errors import SettingsError
+from skylark.testing import EmbeddedServers
+from tests.support.console import ConsoleClient, console_client
+
+ANYWHERE = "0.0.0.0"  # noqa: S104
+SCRIPT = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[EmbeddedServers]:
+    with EmbeddedServers() as servers:
+        servers.create_topic("orders", 2)
+        with Admin(namesrv=servers.namesrv) as admin, Producer("shop", namesrv=servers.namesrv) as producer:
+            from skylark.admin.results import Group
+
+            admin.groups.create(Group("billing"))
+            for number in range(70):
+                producer.send(
+                    Message(
+                        "orders",
+                        b'{"id": %d, "customer": {"name": "c-%d"}}' % (number, number % 3),
+                        tags="paid" if number % 10 == 0 else "created",
+                        keys=[f"order-{number}"],
+                        properties={"region": "eu"},
+                    )
+                )
+            queues = admin.topics.queues("orders")
+            admin.offsets.commit("billing", {queues[0]: 5, queues[1]: 0})
+        yield servers
+
+
+@pytest.fixture
+async def client(servers: EmbeddedServers) -> AsyncIterator[ConsoleClient]:
+    async with console_client(ConsoleSettings(clusters={"local": servers.namesrv})) as client:
+        yield client
+
+
+# --- Pages ---
+
+
+PATHS = [
+    path.format(
+        topic="orders", group="billing", broker="broker-a", id="order-7", queue=0, offset=1, client="x"
+    )
+    for path, _ in PAGES
+    if "{client}" not in path and "{id}" not in path
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_page_is_there_in_both_languages_and_as_json(client: ConsoleClient, path: str) -> None:
+    page = await client.get(f"/local/{path}")
+    assert page.status == 200, page.text
+    assert "<h1>" in page.text
+    chinese = await client.get(f"/local/{path}", accept_language="zh-CN,en;q=0.5")
+    assert chinese.status == 200
+    assert "概览" in chinese.text
+    document = await client.get(f"/local/{path or 'overview'}.json")
+    assert document.status == 200
+    document.json()
+
+
+async def test_the_list_of_topics_shows_what_the_broker_has(client: ConsoleClient) -> None:
+    found = (await client.get("/local/topics.json")).json()
+    assert [(row["topic"], row["queues"], row["messages"], row["groups"]) for row in found["topics"]] == [
+        ("orders", 2, 70, ["billing"])
+    ]
+    names = [row["topic"] for row in (await client.get("/local/topics.json?system=1")).json()["topics"]]
+    assert "RMQ_SYS_TRANS_HALF_TOPIC" in names
+    assert (await client.get("/local/topics.json?q=nothing")).json()["topics"] == []
+    csv = await client.get("/local/topics.csv")
+    assert csv.headers["content-disposition"].startswith("attachment")
+    assert csv.text.splitlines()[1].startswith("orders,")
+
+
+async def test_a_group_shows_its_lag_in_each_queue(client: ConsoleClient) -> None:
+    found = (await client.get("/local/groups/billing.json")).json()
+    assert found["lag"] == 65
+    assert [(row["queue"], row["committed"], row["end"], row["lag"]) for row in found["queues"]] == [
+        (0, 5, 35, 30),
+        (1, 0, 35, 35),
+    ]
+    assert found["state"] == "nobody"
+    page = await client.get("/local/groups/billing")
+    assert "Nobody is online, and messages wait." in page.text
+
+
+async def test_what_does_not_exist_is_said(client: ConsoleClient) -> None:
+    for path, words in (
+        ("topics/nothing", "No route info"),
+        ("groups/nothing", "No broker knows group nothing"),
+        ("brokers/nothing", "No broker nothing is registered"),
+        ("topics/orders/at/broker-a/0/4000", "No message at broker-a:0:4000"),
+    ):
+        page = await client.get(f"/local/{path}")
+        assert page.status == 404, path
+        assert words in page.text
+    assert (await client.get("/other/topics")).status == 404
+
+
+# --- Messages ---
+
+
+async def test_messages_are_listed_newest_first_without_end(client: ConsoleClient) -> None:
+    seen: list[int] = []
+    path = "/local/topics/orders/messages.json"
+    before = ""
+    while True:
+        found = (await client.get(path + (f"?before={before}" if before else ""))).json()
+        seen += [int(re.findall(r"\d+", message["keys"][0])[0]) for message in found["messages"]]
+        before = found["next_before"]
+        if before is None:
+            break
+    assert seen == list(range(69, -1, -1))
+
+
+@pytest.mark.parametrize(
+    ("query", "numbers"),
+    [
+        ("tag=paid", range(60, -1, -10)),
+        ("key=order-7", [7]),
+        ("id=order-7", [7]),
+        ("text=c-2", range(68, 1, -3)),
+        ("where=TAGS = 'paid' AND body.customer.name = 'c-0'", [60, 30, 0]),
+        ("where=region = 'eu' AND body.id BETWEEN 5 AND 7", [7, 6, 5]),
+        ("where=body.missing = 'x'", []),
+        ("to=2001-01-01", []),
+        ("from=2001-01-01&tag=paid", range(60, -1, -10)),
+        ("queue=broker-a:0&tag=paid", None),
+    ],
+)
+async def test_messages_are_found(client: ConsoleClient, query: str, numbers: list[int] | None) -> None:
+    found = (await client.get(f"/local/topics/orders/messages.json?{query.replace(' ', '%20')}")).json()
+    seen = [int(message["keys"][0].removeprefix("order-")) for message in found["messages"]]
+    if numbers is None:
+        assert {message["queue"] for message in found["messages"]} == {0}
+    else:
+        assert seen == list(numbers)
+
+
+async def test_a_bad_filter_is_said(client: ConsoleClient) -> None:
+    for query in ("where=TAGS%20=%20", "from=yesterday", "before=x", "queue=broker-a:77"):
+        page = await client.get(f"/local/topics/orders/messages?{query}")
+        assert page.status == 400, query
+
+
+async def test_a_message_has_an_address_and_is_shown_in_three_forms(client: ConsoleClient) -> None:
+    message = (await client.get("/local/topics/orders/messages.json?key=order-7")).json()["messages"][0]
+    moved = await client.get(f"/local/topics/orders/messages/{message['message_id']}")
+    assert moved.status == 303
+    page = await client.get(moved.headers["location"])
+    assert "&#34;customer&#34;" in page.text
+    assert "7b 22 69 64 22 3a 20 37" in page.text
+    assert message["message_id"] in page.text
+    journey = await client.get(f"/local/topics/orders/journey/{message['message_id']}")
+    assert "Sent by its producer" in journey.text
+    assert "Before the group" in journey.text
+
+
+async def test_a_message_is_sent_and_then_shown(client: ConsoleClient) -> None:
+    fields = {
+        "body": f'{{"name": "{SCRIPT}"}}',
+        "tag": "<b>",
+        "keys": f"key-1 {SCRIPT}",
+        "properties": f"note={SCRIPT}\nregion=eu",
+    }
+    sent = await client.post("/local/topics/orders/send", fields)
+    assert sent.status == 303, sent.text
+    page = await client.get(sent.headers["location"])
+    assert "Done: sent to orders." in page.text
+    assert SCRIPT not in page.text
+    assert page.text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 3
+    listed = await client.get("/local/topics/orders/messages")
+    assert SCRIPT not in listed.text
+    refused = await client.post("/local/topics/orders/send", {"body": "x", "properties": "nothing"})
+    assert refused.status == 400
+    assert "write NAME=VALUE" in refused.text
+    # The later tests expect the messages of the fixture.
+    await client.post("/local/topics/orders/send", {"body": "x", "count": "0"})
+
+
+async def test_new_messages_are_streamed(client: ConsoleClient, servers: EmbeddedServers) -> None:
+    servers.create_topic("fresh", 1)
+    with Producer("shop", namesrv=servers.namesrv) as producer:
+        stream = client.stream("GET", "/local/topics/fresh/tail?tag=paid")
+        async for message in stream:
+            if message["type"] == "http.response.start":
+                assert dict(message["headers"])[b"content-type"].startswith(b"text/event-stream")
+                producer.send(Message("fresh", b"no", tags="created"))
+                producer.send(Message("fresh", b"yes", tags="paid"))
+            elif b"yes" in message.get("body", b""):
+                assert b'"no"' not in message["body"]
+                break
+        await stream.aclose()
+
+
+# --- Access ---
+
+
+async def test_another_host_name_is_refused(client: ConsoleClient) -> None:
+    refused = await client.get("/local/topics", host="evil.example:8088")
+    assert refused.status == 421
+    assert (await client.get("/local/topics", host="localhost:8088")).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example", "sec-fetch-site": "cross-site"},
+        {"origin": "http://evil.example"},
+        {"sec-fetch-site": "same-site"},
+        {"cookie": "skylark_console=x"},
+    ],
+)
+async def test_a_form_of_another_site_is_refused(client: ConsoleClient, headers: dict[str, str]) -> None:
+    answer = await client.ask("POST", "/local/topics/orders/send", b"body=x", headers)
+    assert answer.status == 403
+
+
+async def test_every_answer_forbids_inline_code_and_frames(client: ConsoleClient) -> None:
+    for path in ("/local/", "/local/topics/nothing", "/static/console.js"):
+        answer = await client.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "script-src 'self'" in policy and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    page = (await client.get("/local/")).text
+    assert not re.search(r"<script>|\son\w+=|\sstyle=|javascript:", page)
+
+
+async def test_large_requests_are_refused(client: ConsoleClient) -> None:
+    body = b"body=" + b"x" * (6 << 20)
+    own = {"origin": "http://127.0.0.1:8088"}
+    answer = await client.ask("POST", "/local/topics/orders/send", body, own)
+    assert answer.status == 413
+    lying = await client.ask(
+        "POST", "/local/topics/orders/send", b"", {**own, "content-length": str(6 << 20)}
+    )
+    assert lying.status == 413
+
+
+async def test_a_console_that_only_reads_has_no_forms(servers: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": servers.namesrv}, read_only=True, hide_bodies=True)
+    async with console_client(settings) as client:
+        assert (await client.post("/local/topics/orders/send", {"body": "x"})).status in (404, 405)
+        assert (await client.get("/local/topics/orders/send")).status == 404
+        page = await client.get("/local/topics/orders/at/broker-a/0/0")
+        assert page.status == 200
+        assert "customer" not in page.text
+        assert "customer" not in (await client.get("/local/topics/orders/messages.json")).text
+        assert (await client.get("/local/topics/orders/messages?text=c-1")).status == 400
+
+
+async def test_a_token_opens_the_console(servers: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": servers.namesrv}, host=ANYWHERE, token="secret-token")
+    async with console_client(settings) as client:
+        asked = await client.get("/local/topics")
+        assert asked.status == 303
+        assert asked.headers["location"].startswith("/login?next=")
+        assert (await client.get("/?token=wrong")).headers["location"].startswith("/login")
+        opened = await client.get("/?token=secret-token")
+        cookie = opened.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert (await client.get("/local/topics", cookie=cookie.partition(";")[0])).status == 200
+
+
+def test_other_addresses_need_a_token_or_a_login() -> None:
+    with pytest.raises(SettingsError, match="pass --token or --login"):
+        ConsoleSettings(clusters={"local": "127.0.0.1:9876"}, host=ANYWHERE)
+    with pytest.raises(SettingsError, match="invalid name 'static'"):
+        ConsoleSettings(clusters={"static": "127.0.0.1:9876"})
+
+
+def test_every_text_is_there_in_both_languages() -> None:
+    for key, pair in TEXTS.items():
+        assert len(pair) == 2 and all(pair), key
+        fields = [sorted(re.findall(r"{(\w+)", text)) for text in pair]
+        assert fields[0] == fields[1], key
+
+
+def test_every_text_that_is_used_exists() -> None:
+    from pathlib import Path
+
+    import skylark.console
+
+    root = Path(skylark.console.__file__).parent
+    used = {
+        key
+        for path in [*root.rglob("*.py"), *root.rglob("*.html")]
+        for key in re.findall(r"""\bt\(["']([\w.]+)["'][,)\s]""", path.read_text())
+    }
+    assert len(used) > 50
+    missing = {key for key in used if not key.endswith(".")} - TEXTS.keys()
+    assert not missing
+
+
+def test_templates_have_no_inline_code_and_escape_everything() -> None:
+    from pathlib import Path
+
+    import skylark.console
+
+    for path in (Path(skylark.console.__file__).parent / "templates").glob("*.html"):
+        text = path.read_text()
+        assert not re.search(r"\|\s*safe|\son\w+=|\sstyle=|<script>|<style", text), path.name
