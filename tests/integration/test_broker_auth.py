@@ -373,8 +373,20 @@ async def test_users_survive_a_restart_in_private_files(tmp_path: Path) -> None:
         files = sorted((tmp_path / "config").glob("auth*.json*"))
         assert {path.name for path in files} >= {"authUsers.json", "authAcls.json"}
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+        assert (tmp_path / "config").stat().st_mode & 0o777 == 0o700
     async with guarded(tmp_path) as (broker, _), BrokerClient(broker.address, credentials=ALICE) as alice:
         await alice.ask(GetBrokerConfig())
+
+
+async def test_short_secrets_are_refused(tmp_path: Path) -> None:
+    short = Credentials("alice", "seven-c")
+    async with guarded(tmp_path / "a") as (_, root):
+        assert "at least 8" in (await refusal(root, user(short))).remark
+        await root.ask(user(ALICE))
+        change = AuthUpdateUser("alice", body=UserInfo(username="alice", password="seven-c"))
+        assert "at least 8" in (await refusal(root, change)).remark
+    async with guarded(tmp_path / "b", auth=replace(AUTH, secret_chars_min=1)) as (_, root):
+        await root.ask(user(short))
 
 
 async def test_without_authentication_users_are_administered_only_on_demand(tmp_path: Path) -> None:

@@ -44,6 +44,21 @@ def test_nothing_acknowledged_is_lost_in_a_quarter_of_a_minute() -> None:
 
 
 @pytest.mark.nightly
+def test_nothing_acknowledged_is_lost_with_tls_and_users(tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    arguments = ("--secure", "--mode", "sync-master", "--seed", "5", "--minutes", "0.25", "--json")
+    done = torture(*arguments, "--keep", str(keep))
+    assert done.returncode == 0, done.stdout + done.stderr
+    [report] = json.loads(done.stdout)
+    assert report["clean"]
+    assert report["verdict"]["acknowledged"] > 100
+    secret = (keep / "secure" / "admin.credentials").read_text().split("secretKey=")[1].strip()
+    logs = [file.read_text() for file in keep.rglob("*.log")]
+    assert logs
+    assert not any(secret in text for text in logs)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "seed"), RUNS.items())
 def test_nothing_acknowledged_is_lost(mode: str, seed: int) -> None:
     done = torture("--mode", mode, "--seed", str(seed), "--minutes", str(MINUTES), "--json")

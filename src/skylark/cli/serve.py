@@ -104,7 +104,7 @@ def serve(
         say_ready(started, f"name server on {namesrv}, {brokers} brokers")
         say_next(namesrv)
 
-    for_all = [*_shared(sets), *(() if trial is None else trial.sets())]
+    for_all = [*_shared(sets), *("=".join(pair) for pair in (trial.sets() if trial else {}).items())]
     more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=for_all)
     more += server_process.log_flags(log_format, log_levels)
     server_process.run(
@@ -145,16 +145,24 @@ class SecureTrial:
         write_private(made.first, json.dumps(user).encode())
         return made
 
-    def sets(self) -> list[str]:
-        """What `applied` changes, as texts for --set. No secret is in them: others can see command lines."""
-        return [
-            "tls.server.mode=enforcing",
-            f"tls.config.file={self.properties}",
-            "authenticationEnabled=true",
-            "authorizationEnabled=true",
-            f"initAuthenticationUser=@{self.first}",
-            f"innerClientAuthenticationCredentials=@{self.inner}",
-        ]
+    def sets(self) -> dict[str, str]:
+        """What `applied` changes, by RocketMQ's keys. No secret is in them: others can see command lines."""
+        return {
+            "tls.server.mode": "enforcing",
+            "tls.config.file": str(self.properties),
+            "authenticationEnabled": "true",
+            "authorizationEnabled": "true",
+            "initAuthenticationUser": f"@{self.first}",
+            "innerClientAuthenticationCredentials": f"@{self.inner}",
+        }
+
+    def client_variables(self) -> dict[str, str]:
+        """What the environment of a client needs, besides the address of the name server."""
+        return {
+            "SKYLARK_TLS_ENABLED": "true",
+            "SKYLARK_TLS_TRUSTED": str(self.authority),
+            "SKYLARK_CREDENTIALS_FILE": str(self.administrator),
+        }
 
     def applied(self, settings: BrokerSettings) -> BrokerSettings:
         """Return the settings with TLS enforced and users required. Raises SettingsError."""

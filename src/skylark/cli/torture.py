@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from dataclasses import asdict, dataclass, replace
@@ -66,6 +67,7 @@ def torture(
         typer.Option("--seed", min=0, help="Repeat the faults of an earlier run, which printed its seed."),
     ] = None,
     shape: ShapeOptions,
+    secure: Annotated[bool, typer.Option("--secure", help="Servers with TLS and users only.")] = False,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="DIR", help="Keep stores, logs and journals there.")
     ] = None,
@@ -98,6 +100,7 @@ def torture(
             directory=keep or Path(temporary),
             seconds=minutes * SECONDS_PER_MINUTE / len(names),
             seed=random.randrange(SEEDS) if seed is None else seed,  # noqa: S311 - it only chooses faults
+            secure=_secured((keep or Path(temporary)) / "secure") if secure else {},
             **asdict(shape),
         )
         reports = [_run(wanted, name, screen, quiet=as_json) for name in names]
@@ -109,6 +112,16 @@ def torture(
         html.write_text(report.page(reports, datetime.now(UTC).isoformat(" ", "seconds")))
     if not all(each.verdict.is_clean for each in reports):
         raise typer.Exit(1)
+
+
+def _secured(directory: Path) -> dict[str, str]:
+    """Make certificates and an administrator; return settings of servers. The environment tells clients."""
+    from skylark.cli.serve import SecureTrial  # noqa: PLC0415
+    from skylark.torture.cluster import CLIENT_HOST  # noqa: PLC0415
+
+    trial = SecureTrial.prepare(directory, [CLIENT_HOST])
+    os.environ.update(trial.client_variables())
+    return trial.sets()
 
 
 def _modes(given: list[str] | None) -> list[str]:

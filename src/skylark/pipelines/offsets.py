@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from skylark.errors import SettingsError
+from skylark.errors import NoPermission, SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from skylark.pipelines.message_source import MessageSource, queue_name
@@ -130,10 +130,19 @@ def split_names(wanted: str) -> list[str]:
 
 
 def choose_topics(wanted: str, origin: MessageSource) -> list[str]:
-    """Resolve the `topic` option. Raises SettingsError for an unknown name."""
-    known = origin.topics()
+    """Resolve the `topic` option. Raises SettingsError for an unknown name.
+
+    Names, unlike patterns, need no right to list topics; unknown ones are then found later.
+    """
+    names = split_names(wanted)
+    try:
+        known = origin.topics()
+    except NoPermission:
+        if all(_PLAIN_NAME.fullmatch(name) for name in names):
+            return sorted(set(names))
+        raise
     topics: set[str] = set()
-    for item in split_names(wanted):
+    for item in names:
         if item in known:
             topics.add(item)
         elif _PLAIN_NAME.fullmatch(item) is None:

@@ -166,6 +166,8 @@ class ClusterSettings:
     namesrv: str
     flush: str
     environment: Mapping[str, str]
+    secure: Mapping[str, str]
+    """Settings of TLS and users."""
     chance: random.Random
 
 
@@ -225,6 +227,7 @@ class TortureNode:
             "store.path": self.directory,
             "flushDiskType": f"{self._settings.flush.upper()}_FLUSH",
             **SETTINGS,
+            **self._settings.secure,
             **role,
         }
         text = msgspec.json.encode({key: str(value) for key, value in broker.items()}).decode()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class TortureOptions:
     """Keys of each sender; the messages of a key are sent one after the other."""
     fault_s_max: float = 4.0
     """Maximum duration of a fault."""
+    secure: Mapping[str, str] = field(default_factory=dict)
+    """Settings of all servers for TLS and users. Clients find theirs in the environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

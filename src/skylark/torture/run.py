@@ -18,8 +18,12 @@ from skylark.errors import RocketMQError
 from skylark.processes import HOST, free_ports, python_command
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.offset import QueryConsumerOffset
+from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings.client import ClientSettings
+from skylark.settings.credentials import client_credentials
+from skylark.settings.tls import client_tls_settings
 from skylark.torture.checker import REGRESS_ALLOWED_NS, check
 from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
@@ -98,6 +102,7 @@ class Torture:
             namesrv=self._namesrv,
             flush=self._mode.flush,
             environment=clock.environment(library) if clock is not None and library is not None else {},
+            secure=wanted.secure,
             chance=random.Random(wanted.seed),  # noqa: S311 - only delays
         )
         letters = "abcdefgh"[: wanted.brokers or self._mode.brokers]
@@ -120,6 +125,7 @@ class Torture:
             "listenPort": port,
             "bindAddress": HOST,
             "kvConfigPath": str(self._wanted.directory / "kvConfig.json"),
+            **self._wanted.secure,
         }
         return self._process(
             "name server", "server", "namesrv", msgspec.json.encode(settings).decode(), port=int(port)
@@ -249,7 +255,11 @@ class Torture:
     async def _sample(self) -> None:
         """Sample the group's committed offsets while servers are reachable."""
         began_ns = time.monotonic_ns()
-        pool = ConnectionPool()
+        credentials, tls = client_credentials(_client("sample")), client_tls_settings(_client("sample"))
+        pool = ConnectionPool(
+            signer=None if credentials is None else Signer(credentials),
+            tls=None if tls is None else ClientTls(tls),
+        )
         with contextlib.closing(Journal(self._journal("commits"))) as journal:
             try:
                 while True:

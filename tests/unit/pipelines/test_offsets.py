@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skylark.errors import SettingsError
+from skylark.errors import NoPermission, SettingsError
 from skylark.pipelines.offsets import (
     assigned,
     check_queues,
@@ -18,6 +18,7 @@ from skylark.pipelines.offsets import (
     to_nested,
 )
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.codes import ResponseCode
 
 NOW_MS = 1_000_000
 A0, A1, B0 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0)
@@ -131,6 +132,17 @@ def test_an_unknown_topic_is_named_with_what_there_is() -> None:
 def test_names_of_the_brokers_own_are_not_proposed() -> None:
     with pytest.raises(SettingsError, match=r"existing topics: order_items, orders, pay_1$"):
         choose_topics("nothing_like_it", ORIGIN)
+
+
+def test_names_need_no_right_to_list_topics() -> None:
+    class Guarded(Known):
+        def topics(self) -> list[str]:
+            raise NoPermission(ResponseCode.NO_PERMISSION, "no matched policies")
+
+    guarded: Any = Guarded()
+    assert choose_topics("pay_1, orders", guarded) == ["orders", "pay_1"]
+    with pytest.raises(NoPermission):
+        choose_topics("orders,pay_.*", guarded)
 
 
 def is_read(topic: str) -> bool:
