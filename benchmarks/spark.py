@@ -39,10 +39,10 @@ from benchmarks._spark_cells import (
     warm_up,
 )
 from benchmarks._spark_ratios import ratios
+from skylark.arrow.decoder import Decoder
+from skylark.arrow.record_layout import locate, record_starts
 from skylark.bench.machine import anonymous_bytes, free_bytes, scratch
 from skylark.model.message import PutMessage, pack_host
-from skylark.pipelines.decode.decoder import Decoder
-from skylark.pipelines.decode.record_layout import locate, record_starts
 from skylark.pipelines.jobs.endpoints import Input
 from skylark.pipelines.jobs.session import SessionSettings, session
 from skylark.pipelines.message_source import LossPolicy, OffsetRange

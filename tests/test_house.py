@@ -34,6 +34,7 @@ LAYERS = {
     "remoting": 3,
     "auth": 3,
     "store": 3,
+    "arrow": 2,
     "client": 4,
     "broker": 4,
     "namesrv": 4,

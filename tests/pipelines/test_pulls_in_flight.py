@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from skylark.arrow.decoder import Decoder
 from skylark.pipelines.broker_source import BrokerSource
-from skylark.pipelines.decode.decoder import Decoder
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.schema import arrow_schema, columns_schema

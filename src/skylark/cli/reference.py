@@ -165,6 +165,9 @@ MEANINGS = {
     ResponseCode.INVALID_PARAMETER: "A field of the request is invalid.",
     ResponseCode.CONSUMER_NOT_ONLINE: "No consumer of the group is connected.",
     ResponseCode.CONSUME_MSG_TIMEOUT: "The consumer did not answer in time.",
+    ResponseCode.NO_MESSAGE: "There is no message at this offset to acknowledge.",
+    ResponseCode.POLLING_FULL: "The broker holds as many pops as it may. Try again later.",
+    ResponseCode.POLLING_TIMEOUT: "No message arrived while the pop was held.",
     ResponseCode.ILLEGAL_OPERATION: "The request is not possible here, for example on a slave.",
     ResponseCode.GO_AWAY: "The server is about to stop.",
 }

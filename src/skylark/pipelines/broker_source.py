@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from skylark.arrow.record_layout import Ints, Records, locate, record_starts
 from skylark.errors import BrokerError, RocketMQError, SettingsError
 from skylark.model.message_id import parse_offset_message_id
 from skylark.model.record import RECORD_BYTES_MIN, decode_all
@@ -24,7 +25,6 @@ from skylark.pipelines.cluster_client import (
     ClusterClient,
     shared_client,
 )
-from skylark.pipelines.decode.record_layout import Ints, Records, locate, record_starts
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions
 from skylark.pipelines.store_source import UNIT_TYPE

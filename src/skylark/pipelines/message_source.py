@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from skylark.arrow.record_layout import Records
 from skylark.errors import CorruptRecord, StoreError
-from skylark.pipelines.decode.record_layout import Records
 from skylark.pipelines.options import SourceOptions
 from skylark.protocol.bodies import MessageQueue
 

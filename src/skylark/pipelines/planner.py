@@ -19,10 +19,11 @@ from itertools import groupby
 import pyarrow as pa
 from pyspark import TaskContext
 
+from skylark.arrow.columns import VALUE
+from skylark.arrow.json_bodies import JsonBodies
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
 from skylark.pipelines.broker_source import BrokerSource
-from skylark.pipelines.decode.json_bodies import JsonBodies
 from skylark.pipelines.message_source import LossPolicy, MessageSource, OffsetRange, clamped
 from skylark.pipelines.offsets import (
     Offsets,
@@ -35,14 +36,7 @@ from skylark.pipelines.offsets import (
 )
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.pushdown import Restrictions
-from skylark.pipelines.schema import (
-    RANGE_COLUMNS,
-    VALUE,
-    arrow_schema,
-    columns_schema,
-    spark_schema,
-    table_columns,
-)
+from skylark.pipelines.schema import RANGE_COLUMNS, arrow_schema, columns_schema, spark_schema, table_columns
 from skylark.pipelines.store_source import StoreSource
 from skylark.protocol.bodies import MessageQueue
 
@@ -440,7 +434,7 @@ def read_ranges(
     tags: frozenset[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of some ranges. `tags` restricts them to the tags that a query's filter allows."""
-    from skylark.pipelines.decode.decoder import Decoder  # noqa: PLC0415  slow to import, not needed to plan
+    from skylark.arrow.decoder import Decoder  # noqa: PLC0415  slow to import, not needed to plan
 
     settle_worker()
     origin, losses = open_source(options), LossPolicy(options)

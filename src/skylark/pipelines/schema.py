@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from skylark.arrow.columns import NULLABLE
 from skylark.errors import SettingsError
 
 # docs/spark/source-options.md documents each column.
@@ -40,11 +41,6 @@ COLUMNS: dict[str, DataType] = {
     "sysFlag": IntegerType(),
     "flag": IntegerType(),
 }
-BODY_TEXT = "bodyText"
-VALUE = "value"
-REJECTS = "rejects"
-NULLABLE = frozenset({"uniqKey", "tags", "keys", BODY_TEXT, VALUE, REJECTS})
-"""All other columns are NOT NULL, which saves Spark null checks."""
 
 # With `mode=ranges`: one row per range of a queue.
 RANGE_COLUMNS: dict[str, DataType] = {

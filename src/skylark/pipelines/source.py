@@ -30,9 +30,10 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
+from skylark.arrow.columns import BODY_TEXT, REJECTS, VALUE
 from skylark.errors import RocketMQError, SettingsError
 from skylark.pipelines.cluster_client import shared_client
-from skylark.pipelines.decode.json_bodies import infer_schema
+from skylark.pipelines.json_schema import infer_schema
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.offsets import Nested, Offsets, from_nested, to_nested
 from skylark.pipelines.options import SourceOptions, load
@@ -46,16 +47,7 @@ from skylark.pipelines.planner import (
     sample_bodies,
 )
 from skylark.pipelines.pushdown import Restrictions
-from skylark.pipelines.schema import (
-    BODY_TEXT,
-    COLUMNS,
-    RANGE_COLUMNS,
-    REJECTS,
-    VALUE,
-    arrow_schema,
-    check_schema,
-    spark_schema,
-)
+from skylark.pipelines.schema import COLUMNS, RANGE_COLUMNS, arrow_schema, check_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

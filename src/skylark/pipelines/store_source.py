@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from skylark.arrow.record_layout import Ints, Records, in_order, locate
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, NoRoute, OffsetOutOfRange
 from skylark.model.java import java_hash
 from skylark.model.message import SCHEDULE_TOPIC, StoredMessage
 from skylark.model.tag_expression import split_tags
-from skylark.pipelines.decode.record_layout import Ints, Records, in_order, locate
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions
 from skylark.protocol.bodies import MessageQueue

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skylark.arrow.columns import BODY_TEXT
+from skylark.arrow.decoder import Decoder
+from skylark.arrow.record_layout import in_order, locate, record_starts
 from skylark.errors import CorruptRecord
 from skylark.model.message import PutMessage, SystemFlag, pack_host
 from skylark.model.record import encode
-from skylark.pipelines.decode.decoder import Decoder
-from skylark.pipelines.decode.record_layout import in_order, locate, record_starts
-from skylark.pipelines.schema import BODY_TEXT, COLUMNS, arrow_schema, spark_schema
+from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
 from tests.support.record_rows import batch_of, rows_of
 
 ALL = arrow_schema(spark_schema({**COLUMNS, BODY_TEXT: COLUMNS["topic"]}))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from skylark.arrow.columns import REJECTS, VALUE
 from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.counts import (
     READ,
@@ -20,7 +21,6 @@ from skylark.pipelines.jobs.counts import (
     place,
 )
 from skylark.pipelines.jobs.endpoints import Input, Output, check_progress, from_table, job_name, write_stream
-from skylark.pipelines.schema import REJECTS, VALUE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,6 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skylark.arrow.columns import BODY_TEXT, MICROSECONDS, REJECTS, VALUE
+from skylark.arrow.json_bodies import JsonBodies
+from skylark.arrow.record_layout import Bytes, Flags, Ints, Records, windows
 from skylark.errors import BadBody, CorruptRecord
 from skylark.model.body import decompress
 from skylark.model.message import (
@@ -25,11 +28,7 @@ from skylark.model.message import (
     format_host,
 )
 from skylark.model.message_id import offset_message_id
-from skylark.pipelines.decode.json_bodies import JsonBodies
-from skylark.pipelines.decode.record_layout import Bytes, Flags, Ints, Records, windows
-from skylark.pipelines.schema import BODY_TEXT, REJECTS, VALUE
 
-MICROSECONDS = pa.timestamp("us", tz="UTC")
 # Clipped to this: a thousand times the value still fits into 64 bits.
 _MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.array([f"{byte:02X}".encode() for byte in range(256)]).view("<u2")

@@ -8,7 +8,8 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from skylark.pipelines.decode.json_bodies import JsonBodies, infer_schema
+from skylark.arrow.json_bodies import JsonBodies
+from skylark.pipelines.json_schema import infer_schema
 
 KIND = pa.struct(
     [

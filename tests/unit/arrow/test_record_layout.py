@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skylark.arrow.record_layout import SEGMENT_BYTES, SHARED_BYTES_MIN, record_starts
 from skylark.errors import CorruptRecord
 from skylark.model.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from skylark.pipelines.decode.record_layout import SEGMENT_BYTES, SHARED_BYTES_MIN, record_starts
 
 MAGICS = [magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2)]
 # Parts of bodies: a walker that takes the magic in one for the magic of a record must not get away with it.
