@@ -10,6 +10,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,7 @@ BROKER_PORTS = (0, -2, 1)  # the broker's, the fast ("VIP") port, that for repli
 LENGTHS = struct.Struct(">ii")  # of the frame without this field, of the header
 UPDATE_BROKER_CONFIG = 25
 GET_BROKER_CLUSTER_INFO = 106
+GET_CONTROLLER_METADATA = 1005
 # Apache's own start script opens these packages for its memory maps.
 OPENED = ("java.base/jdk.internal.ref", "java.base/java.nio", "java.base/sun.nio.ch")
 SERVER_OPTIONS = (
@@ -82,12 +84,46 @@ class ApacheNameServer(_JavaServer):
 
     main_class = "org.apache.rocketmq.namesrv.NamesrvStartup"
     heap_mb = NAME_SERVER_HEAP_MB
+    distances: tuple[int, ...] = (0,)
 
     def __init__(self, classpath: Classpath, home: Path) -> None:
-        super().__init__(classpath, home, PortReservation(0))
+        super().__init__(classpath, home, PortReservation(*self.distances))
 
     def configuration(self) -> dict[str, str | int]:
         return {"listenPort": self.port, "kvConfigPath": str(self.home / "kvConfig.json")}
+
+
+class ApacheController(ApacheNameServer):
+    """Apache's name server with a controller inside, alone in its group, at `controller`."""
+
+    distances = (0, 1)
+
+    @property
+    def controller(self) -> str:
+        return f"127.0.0.1:{self.port + 1}"
+
+    def configuration(self) -> dict[str, str | int]:
+        return {
+            **super().configuration(),
+            "bindAddress": "127.0.0.1",
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": f"n0-{self.controller}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": str(self.home / "controller"),
+            "mappedFileSize": 1 << 20,
+        }
+
+    def wait_until_serving(self) -> None:
+        super().wait_until_serving()
+        self._running().wait_until(self._leads, "leadership of the controller", self.start_timeout_s)
+
+    def _leads(self) -> bool:
+        try:
+            header, _ = exchange(self.controller, GET_CONTROLLER_METADATA)
+            return bool(header["extFields"]["isLeader"] == "true")
+        except OSError:
+            return False
 
 
 class ApacheBroker(_JavaServer):
@@ -190,7 +226,12 @@ class MeasuredBroker(ApacheBroker):
 
 
 def ask(server: str, code: int, body: bytes = b"") -> bytes:
-    """The body of a server's answer to a request without fields: as much protocol as waiting needs.
+    """The body of a server's answer to a request. Raises as `exchange`."""
+    return exchange(server, code, body)[1]
+
+
+def exchange(server: str, code: int, body: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    """Header and body of a server's answer to a request without fields: as much protocol as waiting needs.
 
     Raises OSError when the server cannot be reached or hangs up.
     """
@@ -203,4 +244,5 @@ def ask(server: str, code: int, body: bytes = b"") -> bytes:
             if len(lengths) < LENGTHS.size:
                 raise ConnectionError(f"{server} hung up")
             frame_bytes, header_bytes = LENGTHS.unpack(lengths)
-            return stream.read(frame_bytes - 4)[header_bytes:]
+            answer = stream.read(frame_bytes - 4)
+            return msgspec.json.decode(answer[:header_bytes]), answer[header_bytes:]

@@ -31,6 +31,7 @@ from skylark.broker.handlers.offsets import OffsetHandlers
 from skylark.broker.handlers.pop import PopHandlers
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.relay import RelayHandlers
+from skylark.broker.handlers.replica_group import ReplicaGroupHandlers
 from skylark.broker.handlers.reply import ReplyHandlers
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.handlers.send_back import SendBackHandlers
@@ -45,11 +46,18 @@ from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.pop.pops import Pops
 from skylark.broker.registration import Registration
+from skylark.broker.replication.controller_session import ControllerSession
+from skylark.broker.replication.group_master import GroupReplication
+from skylark.broker.replication.group_slave import GroupSlave
+from skylark.broker.replication.identity import IdentityFiles
 from skylark.broker.replication.last_master import LAST_MASTER_FILE, LastMaster
+from skylark.broker.replication.lease import MasterLease
 from skylark.broker.replication.master import ReplicationMaster
+from skylark.broker.replication.membership import Membership
 from skylark.broker.replication.metadata_sync import METADATA_LIMITS, MetadataSync
 from skylark.broker.replication.restore_offsets import OffsetRestoration
 from skylark.broker.replication.role import Role
+from skylark.broker.replication.role_change import RoleChange, Service
 from skylark.broker.replication.slave import ReplicationSlave
 from skylark.broker.replication.user_sync import UserSync
 from skylark.broker.request_routes import fast_routes, main_routes, watermarks
@@ -66,7 +74,7 @@ from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_replication_tls, make_server_tls
-from skylark.remoting.tls_client import make_outgoing_tls
+from skylark.remoting.tls_client import ClientTls, make_outgoing_tls
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.broker import words_of
 from skylark.settings.credentials import secret_text
@@ -74,6 +82,7 @@ from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.live import LiveSettings
 from skylark.store.append_result import AppendedRecord
 from skylark.store.disk import Disk, RealDisk
+from skylark.store.epochs import EpochFile
 from skylark.store.message_store import INDEX_SLICE, MessageStore
 from skylark.store.replica import CopyMark
 from skylark.tasks import Tasks
@@ -94,6 +103,8 @@ WARM_UP_AFTER_S = 3.0
 """Delay before warm-up: not while clients connect."""
 WARM_UP_TURN_S = 0.0005
 """Switch interval of threads during warm-up: how long the loop waits each time."""
+GROUP_PACE_MS = 1000
+"""A slave that may become the master at any time is at most so far behind with metadata, or its next try."""
 USUAL_TURN_S = sys.getswitchinterval()
 """Read at import: another broker of this process may be warming up."""
 
@@ -132,16 +143,8 @@ class Broker:
         self._writers = ThreadPoolExecutor(1, "skylark-metadata")
         self.store = MessageStore(settings.store, disk=disk, clock=clock, store_host=self.addresses.packed)
         self.store.is_replica = self.store.reader.keep_offset_on_correction = self.role.is_slave
-        self.replication = ReplicationMaster(
-            self.live,
-            self.store,
-            self.clock,
-            self.role,
-            self.tasks,
-            self.read_cold,
-            self._replication_tls,
-            is_tls_enforced=self._is_tls_enforced,
-        )
+        self.epoch_file = EpochFile(settings.store.path)
+        self.replication = self._make_replication(settings)
         self._last_master = LastMaster()
         self._build_tables(settings)
         self._build_services(settings, disk or RealDisk())
@@ -164,6 +167,19 @@ class Broker:
         self._is_insecure = False
 
     # --- Composition ---
+
+    def _make_replication(self, settings: BrokerSettings) -> ReplicationMaster:
+        live, store, clock, role, tasks = self.live, self.store, self.clock, self.role, self.tasks
+        tls, is_enforced = self._replication_tls, self._is_tls_enforced
+        if not settings.group.enabled:
+            return ReplicationMaster(
+                live, store, clock, role, tasks, self.read_cold, tls, is_tls_enforced=is_enforced
+            )
+        role.lease = MasterLease(settings.group.lease_ms)
+        return GroupReplication(
+            live, store, clock, role, tasks, self.read_cold, self.epoch_file, tls,
+            is_tls_enforced=is_enforced,
+        )  # fmt: skip
 
     def _build_tables(self, settings: BrokerSettings) -> None:
         live, now_ms = self.live, self.started_ms
@@ -189,16 +205,11 @@ class Broker:
         self.delay_levels = DelayLevels(
             store, clock, parse_delay_levels(settings.store.delay_levels), read_cold, restore_topics, stats
         )
-        self.timers: Timers
-        if self.role.is_slave:
-            self.timers = SlaveTimers(
-                live=live, clock=clock, store=store, disk=disk, stats=stats, read_cold=read_cold
-            )
-        else:
-            self.timers = Timers(
-                live=live, clock=clock, store=store, disk=disk, restore_topics=restore_topics, stats=stats,
-                read_cold=read_cold,
-            )  # fmt: skip
+        kind = SlaveTimers if self.role.is_slave else Timers
+        self.timers: Timers = kind(
+            live=live, clock=clock, store=store, disk=disk, restore_topics=restore_topics, stats=stats,
+            read_cold=read_cold,
+        )  # fmt: skip
         delayed = DelayedMessages(self.delay_levels, self.timers)
         self.transactions = TransactionCoordinator(
             live=live, clock=clock, store=store, host=self.addresses.packed, topics=self.topics,
@@ -278,6 +289,8 @@ class Broker:
         ).mark
         self._slave: ReplicationSlave | None = None
         self._user_sync: UserSync | None = None
+        self.membership: Membership | None = None
+        self._master_services: list[Service] = [self.delay_levels.run, self.transactions.run]
         if isinstance(self.timers, SlaveTimers):
             pool = ConnectionPool(limits=METADATA_LIMITS, signer=self.access.signer, tls=self._outgoing_tls)
             self._user_sync = UserSync(
@@ -290,11 +303,48 @@ class Broker:
                 save_offsets=self._write_offsets, read_cold=self.read_cold, pool=pool,
                 users=self._user_sync if settings.auth.is_served else None,
             )  # fmt: skip
-            self._slave = ReplicationSlave(
-                settings.replication, self.clock, self.role.slave, self.store, sync, self._last_master,
-                self.long_polling, self.tasks, self.read_cold,
-                None if settings.replication.plain_text else self._outgoing_tls,
-            )  # fmt: skip
+            tls = None if settings.replication.plain_text else self._outgoing_tls
+            if settings.group.enabled:
+                self._build_group(settings, sync, self.timers, tls)
+            else:
+                self._slave = ReplicationSlave(
+                    settings.replication, self.clock, self.role.slave, self.store, sync, self._last_master,
+                    self.long_polling, self.tasks, self.read_cold, tls,
+                )  # fmt: skip
+
+    def _build_group(
+        self, settings: BrokerSettings, sync: MetadataSync, timers: SlaveTimers, tls: ClientTls | None
+    ) -> None:
+        """Build what joins a group whose master a controller chooses."""
+        assert isinstance(self.replication, GroupReplication)
+        replication = replace(
+            settings.replication,
+            metadata_interval_ms=min(settings.replication.metadata_interval_ms, GROUP_PACE_MS),
+            reconnect_interval_ms_max=min(settings.replication.reconnect_interval_ms_max, GROUP_PACE_MS),
+        )
+        self._slave = slave = GroupSlave(
+            replication, self.clock, self.role.slave, self.store, sync, self._last_master,
+            self.long_polling, Tasks(), self.read_cold, tls,
+        )  # fmt: skip
+        slave.begin(self.epoch_file)
+        changes = RoleChange(
+            clock=self.clock, role=self.role, store=self.store, epoch_file=self.epoch_file,
+            copy_mark=self._copy_mark, replication=self.replication, slave=slave,
+            registration=self.registration, topics=self.topics, offsets=self.offsets, locks=self.locks,
+            delay_levels=self.delay_levels, timers=timers, transactions=self.transactions,
+            pulls=self.pull_path, pops=self.pops, read_cold=self.read_cold,
+            restore_topics=self._restore_topics, master_services=self._master_services,
+        )  # fmt: skip
+        controllers = ControllerSession(
+            words_of(settings.group.controllers), settings.group.request_timeout_ms / 1000,
+            self.access.signer, self._outgoing_tls,
+        )  # fmt: skip
+        identity = IdentityFiles(settings.store.path, settings.cluster, settings.name)
+        self.membership = Membership(
+            live=self.live, clock=self.clock, role=self.role, address=self.addresses, store=self.store,
+            epoch_file=self.epoch_file, identity=identity, controllers=controllers, changes=changes,
+            replication=self.replication, tasks=self.tasks, read_cold=self.read_cold,
+        )  # fmt: skip
 
     def _build_handlers(self) -> tuple[object, ...]:
         live, clock, store, stats = self.live, self.clock, self.store, self.stats
@@ -312,12 +362,12 @@ class Broker:
             self.offset_handlers,
             self.pop_handlers,
             AuthHandlers(
-                self.access.administration, self._write_users,
+                self.access.administration, self._write_users, self.role,
                 None if self._user_sync is None else self._user_sync.forward,
             ),
             ClientHandlers(
                 live, clock, topics, groups, consumers, producers, self.consumer_filters, self.locks,
-                self.request_modes, self.registration.route,
+                self.request_modes, self.role, self.registration.route,
             ),
             MessageQueryHandlers(live, store, consumers, self.consumer_filters, read_cold),
             SendBackHandlers(
@@ -345,6 +395,7 @@ class Broker:
                 live, clock, store, topics, self.configuration, self.cold_reads, self.role, self.replication,
                 self.addresses, info.collect,
             ),
+            ReplicaGroupHandlers(live, self.role, store, self.epoch_file, self.membership),
         )  # fmt: skip
 
     def make_pages(self) -> Pages:
@@ -407,7 +458,7 @@ class Broker:
             await restoration.run(slaves)
             await self._server.listen(settings.host, self.port, self.main_routes())
             await self._server.listen(settings.host, self.port - FAST_PORT_DISTANCE, self.fast_routes())
-            if self._slave is None:
+            if self._slave is None or self.membership is not None:
                 await self.replication.start(settings.host, self.addresses.replica_port)
             self.monitor.start(settings.host, settings.metrics_port)
         except BaseException:
@@ -419,7 +470,8 @@ class Broker:
     def _check_replication(self, settings: BrokerSettings) -> None:
         """Raise SettingsError if everybody on the network could copy the log of a broker with users."""
         is_guarded = self._is_tls_enforced or settings.replication.allowed_addresses
-        if settings.auth.enabled and not (self.role.is_slave or is_guarded or is_loopback(settings.host)):
+        listens = settings.group.enabled or not self.role.is_slave
+        if settings.auth.enabled and listens and not (is_guarded or is_loopback(settings.host)):
             raise SettingsError(
                 "replication.allowed_addresses",
                 "missing; the replication port would give the whole log to everybody: set haAllowedAddresses "
@@ -444,6 +496,8 @@ class Broker:
             directory / "consumerFilter.json", lambda data: self.consumer_filters.load(data, now_ms=now_ms)
         )
         report = self.store.open()
+        if self.membership is not None:
+            self.epoch_file.load(self.store.log.min_offset, self.store.appended_offset)
         if report.others_wrote or not self.role.is_slave:
             self._copy_mark.clear()
         self.role.slave.is_copy = self._copy_mark.is_set
@@ -452,8 +506,12 @@ class Broker:
             self.transactions.load()
         load_metadata(directory / "timermetrics", self.timers.load_metrics)
         self.timers.load()
+        self._restore_topics()
+
+    def _restore_topics(self) -> None:
+        """Add topics that only the store has: they were created shortly before a crash."""
         queues: dict[str, int] = {}
-        for topic, queue_id in self.store.queues:
+        for topic, queue_id in list(self.store.queues):
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         self.restoration.restore(queues)
 
@@ -463,14 +521,10 @@ class Broker:
         self.store.start()
         tasks = self.tasks
         tasks.spawn(self.metadata.run())
-        if self._slave is None:
-            tasks.spawn(self.delay_levels.run())
-            tasks.spawn(self.transactions.run())
-            self.pops.start()
+        if self.membership is not None:
+            self.membership.start()  # it starts what belongs to the role
         else:
-            self.registration.on_reply = self._slave.registered
-            self._slave.start()
-        tasks.spawn(self.timers.run())
+            self._start_role(tasks)
         tasks.spawn(self._warm_up())
         tasks.every(FLUSH_INTERVAL_S * 1000, self.timers.flush, "flush timers")
         tasks.every(settings.offset_persist_interval_ms, self._save_offsets, "save offsets")
@@ -483,6 +537,17 @@ class Broker:
             tasks.every(FILES_CHECK_MS, check_files, "watch certificates")
         if settings.store.syncs_every_put:
             tasks.every(EXPIRE_WAITERS_S * 1000, self.store.expire_waiters, "expire waiters")
+
+    def _start_role(self, tasks: Tasks) -> None:
+        """Start what belongs to a role that stays."""
+        if self._slave is None:
+            for service in self._master_services:
+                tasks.spawn(service())
+            self.pops.start()
+        else:
+            self.registration.on_reply = self._slave.registered
+            self._slave.start()
+        tasks.spawn(self.timers.run())
         self.registration.start()
 
     async def stop(self) -> None:
@@ -490,6 +555,8 @@ class Broker:
         if self._opening is not None:
             # A cancelled start leaves its thread running: what it opens is closed, too.
             await asyncio.wait([self._opening])
+        if self.membership is not None:
+            await self.membership.leave()
         await self.registration.stop()
         self.monitor.stop()
         self._server.stop_reading()
@@ -501,6 +568,8 @@ class Broker:
         self.replication.stop()
         await self._server.close(drain_timeout_s=timeout_s)
         await self.tasks.close()
+        if self.membership is not None:
+            await self.membership.stop()
         if self._slave is not None:
             await self._slave.stop()
         await self.pops.stop()

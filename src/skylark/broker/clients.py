@@ -497,6 +497,11 @@ class QueueLockTable:
             locked.append(queue)
         return locked
 
+    def clear(self) -> None:
+        """Forget all locks: another broker grants them."""
+        self._locks.clear()
+        self._count = 0
+
     def unlock(self, request: LockRequest) -> None:
         """Release the client's own locks."""
         locks = self._locks.get(request.consumer_group, {})

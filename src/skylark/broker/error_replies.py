@@ -31,6 +31,10 @@ def no_permission(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.NO_PERMISSION, remark)
 
 
+def not_available(remark: str) -> BrokerError:
+    return BrokerError.for_code(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+
 def slave_not_available(remark: str) -> BrokerError:
     return BrokerError.for_code(ResponseCode.SLAVE_NOT_AVAILABLE, remark)
 

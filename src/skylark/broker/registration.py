@@ -126,6 +126,13 @@ class Registration:
         for due in self._due.values():
             due.set()
 
+    def role_changed(self) -> None:
+        """Register all topics soon, under another id. Starts if it has not been started."""
+        self._connections.clear()
+        if not self._started:
+            self.start()
+        self.topics_changed()
+
     async def route(self, topic: str) -> TopicRouteData | None:
         """Ask the name servers for the route of a topic, registered ones first; None if none replies."""
         for server in sorted(self._servers, key=lambda each: each not in self._registered):

@@ -14,6 +14,7 @@ from skylark.broker.handlers.offsets import OffsetHandlers
 from skylark.broker.handlers.pop import PopHandlers
 from skylark.broker.handlers.pull import PullPath
 from skylark.broker.handlers.relay import RelayHandlers
+from skylark.broker.handlers.replica_group import ReplicaGroupHandlers
 from skylark.broker.handlers.reply import ReplyHandlers
 from skylark.broker.handlers.send import SendPath
 from skylark.broker.handlers.send_back import SendBackHandlers
@@ -87,7 +88,6 @@ _NEVER_SERVED: dict[str, tuple[RequestCode, ...]] = {
     ),
     "it is for controllers": (
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
-        RequestCode.CONTROLLER_ELECT_MASTER,
         RequestCode.CONTROLLER_REGISTER_BROKER,
         RequestCode.CONTROLLER_GET_REPLICA_INFO,
         RequestCode.CONTROLLER_GET_METADATA_INFO,
@@ -107,10 +107,7 @@ _NEVER_SERVED: dict[str, tuple[RequestCode, ...]] = {
 
 _NOT_SERVED_HERE: dict[str, tuple[RequestCode, ...]] = {
     "static topics are not served": (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
-    "brokers do not change their role by themselves yet": (
-        RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
-        RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
-    ),
+    "slaves do not act as masters": (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,),
     "there is no container of several brokers": (RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER),
 }
 
@@ -143,6 +140,7 @@ FAMILIES: tuple[type, ...] = (
     RelayHandlers,
     BrokerAdminHandlers,
     AuthHandlers,
+    ReplicaGroupHandlers,
 )
 SERVED = frozenset(codes_of(*FAMILIES))
 """All codes but the hot ones (10, 310, 320, 11, 361, 15), which are served as batches."""

@@ -345,6 +345,11 @@ class TopicTable:
         """Give the table a new version: the broker's permission, which applies to its topics, has changed."""
         self._bump(now_ms)
 
+    def set_epoch(self, epoch: int, *, now_ms: int) -> None:
+        """Name servers compare the epochs of brokers that say they are the master of one name."""
+        self.data_version = msgspec.structs.replace(self.data_version, state_version=epoch)
+        self._bump(now_ms)
+
     def mark_ordered(self, topics: Iterable[str], *, now_ms: int) -> None:
         """Mark topics that name servers list as ordered."""
         known = (self._topics.get(topic) for topic in topics)

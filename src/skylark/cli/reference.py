@@ -170,6 +170,8 @@ MEANINGS = {
     ResponseCode.POLLING_TIMEOUT: "No message arrived while the pop was held.",
     ResponseCode.ILLEGAL_OPERATION: "The request is not possible here, for example on a slave.",
     ResponseCode.GO_AWAY: "The server is about to stop.",
+    ResponseCode.CONTROLLER_NOT_LEADER: "Another controller leads; ask that one.",
+    ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST: "The controller does not know this broker name.",
 }
 """Meanings of the codes that Skylark's servers use."""
 

@@ -121,6 +121,11 @@ class ReplicationSettings:
     min_in_sync_replicas: int = setting(1, "minInSyncReplicas", 1)
     auto_in_sync_replicas: bool = setting(False, "enableAutoInSyncReplicas")
 
+    all_ack: bool = setting(True, "allAckInSyncStateSet")
+    lag_ms_max: int = setting(15_000, "haMaxTimeSlaveNotCatchup", 1, live=True)
+    async_learner: bool = setting(False, "asyncLearner")
+    sync_from_last_file: bool = setting(False, "syncFromLastFile")
+
     metadata_interval_ms: int = setting(10_000, "slaveMetadataSyncPeriod", 1)
     offset_check: bool = setting(False, "offsetCheckInSlave", live=True)
 
@@ -141,6 +146,37 @@ class ReplicationSettings:
         return any(address in network for network in networks)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings:
+    """Controller mode: who decides which broker of a name is the master, and how fast."""
+
+    enabled: bool = setting(False, "enableControllerMode")
+    controllers: str = setting("", "controllerAddr")
+    heartbeat_interval_ms: int = setting(500, "brokerHeartbeatInterval", 1)
+    heartbeat_timeout_ms: int = setting(3000, "controllerHeartBeatTimeoutMills", 1)
+    poll_interval_ms: int = setting(500, "syncBrokerMetadataPeriod", 1)
+    leader_interval_ms: int = setting(10_000, "syncControllerMetadataPeriod", 1)
+    request_timeout_ms: int = setting(2000, "sendHeartbeatTimeoutMillis", 1)
+    election_priority: int = setting((1 << 31) - 1, "brokerElectionPriority", 0, (1 << 31) - 1)
+    lease_ms: int = setting(2000, "masterLeaseMs", 0)  # 0: no lease
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        for address in words_of(self.controllers):
+            check_address(address, "controllers")
+        if self.enabled and not words_of(self.controllers):
+            raise SettingsError("controllers", "missing; set controllerAddr to host:port;host:port")
+        if self.enabled and self.lease_ms and self.heartbeat_timeout_ms < self.lease_ms + LEASE_MARGIN_MS:
+            raise SettingsError(
+                "heartbeat_timeout_ms",
+                f"{self.heartbeat_timeout_ms} is less than masterLeaseMs + {LEASE_MARGIN_MS}: another master "
+                "could be elected while this one still grants locks",
+            )
+
+
+LEASE_MARGIN_MS = 500
+"""A controller counts a broker as dead so much later, at least, than that broker's lease has ended."""
+
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
 # Cluster and broker names become topic names, with a prefix of up to 27 characters.
 _BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,100}")
@@ -152,6 +188,7 @@ class BrokerSettings:
 
     store: StoreSettings = field(default_factory=StoreSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     timers: TimerSettings = field(default_factory=TimerSettings)
     pop: PopSettings = field(default_factory=PopSettings)
@@ -161,7 +198,7 @@ class BrokerSettings:
 
     cluster: str = setting("DefaultCluster", "brokerClusterName")
     name: str = setting("broker-a", "brokerName")
-    broker_id: int = setting(0, "brokerId", 0)
+    broker_id: int = setting(0, "brokerId", -1)
     role: BrokerRole = setting(BrokerRole.ASYNC_MASTER, "brokerRole")
     region: str = setting("DefaultRegion", "regionId")
     host: str = setting("127.0.0.1", "bindAddress")
@@ -270,7 +307,18 @@ class BrokerSettings:
         self._settle_role()
 
     def _settle_role(self) -> None:
-        """Make the broker a slave if its id is above 0 or `slave_of` is set; id and role then agree."""
+        """Make the broker a slave if its id is above 0 or `slave_of` is set; id and role then agree.
+
+        In controller mode the settings have neither: a broker begins as a slave without an id.
+        """
+        if self.group.enabled:
+            if self.replication.slave_of:
+                raise SettingsError("slave_of", "cannot be set in controller mode, which chooses the master")
+            object.__setattr__(self, "broker_id", -1)
+            object.__setattr__(self, "role", BrokerRole.SLAVE)
+            return
+        if self.broker_id < 0:
+            raise SettingsError("broker_id", "-1 is for controller mode; set enableControllerMode=true")
         if self.broker_id == 0 and self.replication.slave_of:
             object.__setattr__(self, "broker_id", 1)
         if self.broker_id == 0 and self.role is BrokerRole.SLAVE:

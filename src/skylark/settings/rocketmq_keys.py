@@ -106,18 +106,17 @@ _UNUSED_BY_REASON = {
     "held pops are forgotten when they are answered": "popPollingMapExpireTimeSeconds popPollingMapSize",
     "the route is fetched when a consumer queries its assignment": """
         loadBalancePollNameServerInterval""",
-    "automatic role changes are not supported yet": """
-        allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
-        brokerNotActiveTimeoutMillis checkSyncStateSetPeriod cleanOfflineBrokerInterval controllerAddr
-        controllerHeartBeatTimeoutMills dLegerGroup dLegerPeers dLegerSelfId enableRemoteEscape
-        fetchControllerAddrByDnsLookup haMaxTimeSlaveNotCatchup lockInStrictMode preferredLeaderId
-        sendHeartbeatTimeoutMillis skipPreOnline storePathBrokerIdentity storePathDLedgerCommitLog
-        storePathEpochFile syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
-        syncControllerMetadataPeriod totalReplicas""",
+    "slaves do not act as masters, and there is no DLedger commit log: use controller mode": """
+        brokerNotActiveTimeoutMillis cleanOfflineBrokerInterval dLegerGroup dLegerPeers dLegerSelfId
+        enableRemoteEscape lockInStrictMode preferredLeaderId skipPreOnline storePathDLedgerCommitLog
+        syncBrokerMemberGroupPeriod totalReplicas""",
+    "the in-sync set is checked ten times a second": "checkSyncStateSetPeriod",
+    "controllers are listed in controllerAddr": "fetchControllerAddrByDnsLookup",
+    "identity and epochs are in files of the store's directory": "storePathBrokerIdentity storePathEpochFile",
     "a slave copies all metadata of its master every slaveMetadataSyncPeriod": """
         enableSplitMetadata splitMetadataSize""",
     "replaced by haMaxGapNotInSync since RocketMQ 5": "haSlaveFallbehindMax",
-    "an empty slave always copies the whole log": "syncFromLastFile syncMasterFlushOffsetWhenStartup",
+    "an empty slave copies the whole log": "syncMasterFlushOffsetWhenStartup",
     "the commit log is on one disk": "replicasPerDiskPartition",
     "used only by the first releases of RocketMQ": "maxSlaveResendLength",
     "the broker registers all topics with all name servers, and new topics individually": """
@@ -181,12 +180,11 @@ REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
         "RocketMQ 5.3.3 ignores it and serves everybody; set authenticationEnabled and authorizationEnabled, "
         "and import plain_acl.yml with `skylark user import`",
     ),
-    "duplicationEnable": (_OFF, "automatic role changes are not supported yet"),
-    "enableControllerMode": (_OFF, "automatic role changes are not supported yet"),
-    "enableDLegerCommitLog": (_OFF, "automatic role changes are not supported yet"),
+    "duplicationEnable": (_OFF, "use controller mode: enableControllerMode"),
+    "enableDLegerCommitLog": (_OFF, "use controller mode: enableControllerMode"),
     "enableLmq": (_OFF, "light message queues are not supported; their messages would be lost"),
     "enableMultiDispatch": (_OFF, "light message queues are not supported; their messages would be lost"),
-    "enableSlaveActingMaster": (_OFF, "automatic role changes are not supported yet"),
+    "enableSlaveActingMaster": (_OFF, "use controller mode: enableControllerMode"),
     "migrateAuthFromV1Enabled": (_OFF, "import plain_acl.yml with `skylark user import`"),
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "readOnlyCommitLogStorePaths": (("",), "the commit log is in one directory"),

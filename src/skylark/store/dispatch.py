@@ -43,6 +43,10 @@ class Dispatcher:
         """Hold back an appended batch until it is confirmed."""
         self._waiting.append(batch)
 
+    def unstage(self) -> None:
+        """Drop what is held back: it is published from the log, or cut off it."""
+        self._waiting.clear()
+
     def publish_confirmed(self, confirmed: int) -> list[Sequence[AppendedRecord]]:
         """Publish every staged batch that ends at or below `confirmed`; return the published batches."""
         published: list[Sequence[AppendedRecord]] = []

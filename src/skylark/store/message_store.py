@@ -77,7 +77,7 @@ class MessageStore:
         self.needed_from: Callable[[], int | None] = lambda: None
         """Physical offset from which on an archive needs the log, None for none; replaced before `open`."""
         self.is_replica = False
-        """Whether the store follows another log by `append_raw` and accepts no messages."""
+        """Whether the store accepts no messages: it follows another log, or another master may exist."""
         self._abort_path = settings.path / "abort"
         self._checkpoint_file = CheckpointFile(self._disk, settings.path / "checkpoint")
         self._services: list[BackgroundThread] = []
@@ -551,6 +551,30 @@ class MessageStore:
             self.advance()
         if self._sync_flush and self._flush_service is not None:
             self._flush_service.wake()
+
+    def follow_another(self) -> None:
+        """Accept no more messages: the log follows another one from now on, which may cut its end.
+
+        Records that wait to be confirmed are published from the log when the other log confirms them.
+        """
+        with self._lock:
+            self.is_replica = self.reader.keep_offset_on_correction = True
+            self._dispatcher.unstage()
+            self._raw_end = self.log.appended
+
+    def follow_no_more(self) -> None:
+        """Publish everything that has arrived, and cut a record that has not arrived completely.
+
+        The store accepts messages when the caller resets `is_replica`. Waits for the disk. Raises OSError,
+        DiskFull, StoreFailed.
+        """
+        self.replica_bound = None
+        if self._sync_flush:
+            self.flusher.flush()
+        self.publish()
+        if self._dispatcher.dispatched < self._raw_end:
+            self.truncate(self._dispatcher.dispatched)
+        self.reader.keep_offset_on_correction = False
 
     def truncate(self, physical_offset: int) -> None:
         """Truncate log and queues at a record's start: for a diverged replica. Not while others append.

@@ -248,7 +248,9 @@ def test_the_defaults_are_rocketmqs_where_it_has_them() -> None:
         "bindAddress brokerIP1 brokerIP2 haListenPort listenPort namesrvAddr storePathRootDir "
         "storePathCommitLog mappedFileSizeCommitLog mappedFileSizeConsumeQueue maxHashSlotNum maxIndexNum "
         "traceTopicEnable haTransferBatchSize inSyncReplicas transactionCheckInterval "
-        "transactionCheckMax transactionTimeOut mappedFileSizeTimerLog enablePopBufferMerge reviveInterval"
+        "transactionCheckMax transactionTimeOut mappedFileSizeTimerLog enablePopBufferMerge reviveInterval "
+        "allAckInSyncStateSet brokerHeartbeatInterval controllerHeartBeatTimeoutMills "
+        "syncBrokerMetadataPeriod sendHeartbeatTimeoutMillis"
     ).split()
     apache = {item.key: item.value for item in read_properties(golden_properties("probe-admin", 26))}
     for item in all_settings(BrokerSettings):

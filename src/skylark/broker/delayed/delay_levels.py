@@ -111,8 +111,8 @@ class DelayLevels:
         self.data_version = document.data_version or self.data_version
         for level, offset in document.offset_table.items():
             if 1 <= level <= len(self._delays_ms):
-                queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
-                self.offsets[level] = min(max(offset, queue.min_offset), queue.max_offset)
+                self.offsets[level] = offset
+        self.settle()
 
     def follow(self, master: DelayOffsetTable) -> None:
         """Take the master's progress, which may be ahead of what has arrived here."""
@@ -120,6 +120,12 @@ class DelayLevels:
             self.offsets = dict(master.offset_table)
             self.changes += 1
         self.data_version = master.data_version or self.data_version
+
+    def settle(self) -> None:
+        """Limit the progress to the queues of the store: a master takes over from here."""
+        for level, offset in self.offsets.items():
+            queue = self._store.queue(SCHEDULE_TOPIC, level - 1)
+            self.offsets[level] = min(max(offset, queue.min_offset), queue.max_offset)
 
     def snapshot(self) -> Encode:
         """Return what writes the progress as it is now."""

@@ -498,6 +498,8 @@ class MasterTime:
         self._clock = clock
         self.read_ms: int | None = None
         """The next slot that the master processes, if known."""
+        self.is_own = False
+        """Whether this broker is the master now: its time is the clock's."""
 
     @property
     def latest_ms(self) -> int:
@@ -505,6 +507,8 @@ class MasterTime:
         return self._clock.now_ms() - MARGIN_MS
 
     def now_ms(self) -> int:
+        if self.is_own:
+            return self._clock.now_ms()
         return self.latest_ms if self.read_ms is None else self.read_ms
 
     def monotonic(self) -> float:
@@ -512,7 +516,7 @@ class MasterTime:
 
 
 class SlaveTimers(Timers):
-    """Keeps the wheel up to date on a slave, which continues with it when it is promoted.
+    """Keeps the wheel up to date on a slave, which continues with it when it is promoted, by `lead` or later.
 
     Slots that the master processed after its last report are then processed once more.
     """
@@ -524,6 +528,7 @@ class SlaveTimers(Timers):
         clock: Clock,
         store: MessageStore,
         disk: Disk,
+        restore_topics: Callable[[Mapping[str, int]], None],
         stats: BrokerStats,
         read_cold: ReadCold,
     ) -> None:
@@ -533,13 +538,24 @@ class SlaveTimers(Timers):
             clock=self._time,
             store=store,
             disk=disk,
-            restore_topics=lambda _: None,  # nothing is delivered
+            restore_topics=restore_topics,
             stats=stats,
             read_cold=read_cold,
         )
 
+    def lead(self) -> None:
+        """Deliver from now on: this broker is the master. `run` must be started again."""
+        self._time.is_own = True
+
+    def follow_another(self) -> None:
+        """Deliver nothing any more. `run` must be started again."""
+        self._time.is_own = False
+        self._time.read_ms = None
+
     def follow(self, check: TimerCheckpoint, metrics: TimerMetrics) -> None:
         """Take over the master's progress. It reports periodically: empty slots in between are skipped."""
+        if self._time.is_own:
+            return
         # The report may be old or empty: slots that were processed here are not repeated.
         read_ms = max(check.read_ms, self._time.read_ms or self.read_ms)
         while read_ms < self._time.latest_ms and self.wheel.get(read_ms) is None:
@@ -551,16 +567,20 @@ class SlaveTimers(Timers):
             self.changes += 1
 
     async def step(self) -> None:
-        if self._time.read_ms is not None:
+        if self._time.is_own or self._time.read_ms is not None:
             # The log may have been truncated.
             self.queue_offset = min(self.queue_offset, self._queue().max_offset)
             await super().step()
 
     async def _put(self, messages: list[PutMessage]) -> None:
-        """The master has delivered them."""
+        """A slave delivers nothing: its master has done it."""
+        if self._time.is_own:
+            await super()._put(messages)
 
     def _count_all(self, counts: Mapping[str, int]) -> None:
         """The master counts."""
+        if self._time.is_own:
+            super()._count_all(counts)
 
 
 class DelayedMessages:

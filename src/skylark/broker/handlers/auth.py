@@ -12,6 +12,7 @@ from skylark.auth.rights import RECORD_RIGHTS
 from skylark.broker.handlers.message_queries import record_at
 from skylark.broker.handlers.served_requests import serves_command
 from skylark.broker.record_loader import ReadCold
+from skylark.broker.replication.role import Role
 from skylark.model import names
 from skylark.model.message import PROPERTY_REAL_TOPIC
 from skylark.model.message_id import parse_offset_message_id
@@ -44,8 +45,9 @@ class AuthHandlers:
     administration: UserAdministration
     save: Callable[[], Awaitable[None]]
     """Returns when users and ACLs are on disk."""
+    role: Role
     forward: ForwardChange | None
-    """On a slave: makes the change on the master."""
+    """On a slave: makes the change on the master. None on a broker that is never a slave."""
 
     @serves_command(RequestCode.AUTH_CREATE_USER)
     @serves_command(RequestCode.AUTH_UPDATE_USER)
@@ -56,7 +58,7 @@ class AuthHandlers:
     async def change(self, _: Peer, command: RemotingCommand) -> RemotingCommand:
         request = REQUESTS[RequestCode(command.code)].from_command(command)
         operator = self.administration.operator(command.fields)
-        if self.forward is not None:
+        if self.forward is not None and self.role.is_slave:
             self.administration.check_served()
             await self.forward(request, operator)
         else:

@@ -132,10 +132,6 @@ class BrokerAdminHandlers:
     def reset_master_flush_offset(self) -> None:
         """Only a slave has one."""
 
-    @serves_code(RequestCode.GET_BROKER_EPOCH_CACHE)
-    def get_epochs(self) -> None:
-        raise system_error("this request only for controllerMode ")
-
     # --- Cold reads ---
 
     @serves_command(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)

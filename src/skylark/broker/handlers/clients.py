@@ -16,11 +16,12 @@ from skylark.broker.clients import (
     QueueLockTable,
     Registered,
 )
-from skylark.broker.error_replies import full, invalid_parameter
+from skylark.broker.error_replies import full, invalid_parameter, system_busy
 from skylark.broker.filters.compiled_subscription import check_subscription
 from skylark.broker.filters.consumer_filters import ConsumerFilters
 from skylark.broker.groups import POP, RequestModes, SubscriptionGroups
 from skylark.broker.handlers.served_requests import serves, serves_command
+from skylark.broker.replication.role import Role
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
 from skylark.model import names
@@ -86,6 +87,7 @@ class ClientHandlers:
     consumer_filters: ConsumerFilters
     locks: QueueLockTable
     request_modes: RequestModes
+    role: Role
     find_route: Callable[[str], Awaitable[TopicRouteData | None]]
     """Asks the name servers for the route of a topic."""
 
@@ -193,6 +195,8 @@ class ClientHandlers:
     def lock_queues(self, request: LockBatchMq) -> LockedQueues:
         """Lock queues for a client that consumes in order; the reply lists those that it holds."""
         _check_lock(request.body)
+        if self.role.is_lapsed:
+            raise system_busy("another master may grant this lock: ask name servers for the master")
         return LockedQueues(queues=self.locks.lock(request.body, now=self.clock.monotonic()))
 
     @serves(UnlockBatchMq)

@@ -181,6 +181,10 @@ class PullPlans:
                 self._offsets.try_commit(topic, group, queue_id, request.commit_offset, now_ms=now_ms)
         self._stats.count_gets(topic, group, count, size, pulls=len(requests))
 
+    def clear(self) -> None:
+        """Forget all plans: they hold for a master."""
+        self._plans.clear()
+
     def make(
         self,
         command: Pull,
@@ -332,6 +336,10 @@ class PullPath:
     def cold(self) -> int:
         """Pulls that wait for a read from disk. Any thread."""
         return self._cold
+
+    def forget_plans(self) -> None:
+        """Check every pull again: the broker's role has changed."""
+        self._plans.clear()
 
     def pull(self, peer: Peer, commands: list[Pull]) -> None:
         """Handle pulls of one read."""

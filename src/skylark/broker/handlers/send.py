@@ -18,6 +18,7 @@ from skylark.broker.error_replies import (
     invalid_parameter,
     messages_are_copied,
     no_permission,
+    not_available,
     refusal_reply,
     system_busy,
     system_error,
@@ -147,6 +148,8 @@ class SendPath:
         settings = self._live.current
         if self._role.is_slave:
             return messages_are_copied("")
+        if self._role.is_fenced:
+            return not_available("another master may have been elected, or takes over now")
         self._lacks_replicas = self._replication.lacks_replicas
         if now_ms < settings.accept_sends_from_ms:
             opens = datetime.fromtimestamp(min(settings.accept_sends_from_ms, LATEST_TIME_MS) / 1000)

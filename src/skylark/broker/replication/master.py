@@ -193,10 +193,11 @@ class ReplicationMaster:
             self._refuse(link, "not in haAllowedAddresses")
             link.abort()
             return
-        self._slaves[link] = ConnectedSlave(
-            link, self._store, self._live, self._role, self._read_cold, now=now
-        )
+        self._slaves[link] = self._connect(link, now)
         log.info("slave connected address=%s", link.address)
+
+    def _connect(self, link: HaLink, now: float) -> ConnectedSlave:
+        return ConnectedSlave(link, self._store, self._live, self._role, self._read_cold, now=now)
 
     def _allows_plain(self, host: str) -> bool:
         settings = self._settings
@@ -231,16 +232,20 @@ class ReplicationMaster:
 
     def _tick(self) -> None:
         """Send heartbeats, close silent links, expire waiting sends."""
-        now, loop_now = self._clock.monotonic(), asyncio.get_running_loop().time()
+        now = self._clock.monotonic()
+        self._watch_links(now)
+        timeout_s = self._settings.ack_timeout_ms / 1000
+        self._confirmation.release(now, self._store.appended_offset, timeout_s)
+        self._confirm()
+        self._waiters.expired(now)
+
+    def _watch_links(self, now: float) -> None:
+        loop_now = asyncio.get_running_loop().time()
         for slave in list(self._slaves.values()):
             try:
                 slave.tick(now, loop_now)
             except RocketMQError as error:
                 slave.link.abort(error)
-        timeout_s = self._settings.ack_timeout_ms / 1000
-        self._confirmation.release(now, self._store.appended_offset, timeout_s)
-        self._confirm()
-        self._waiters.expired(now)
 
     # --- What is confirmed ---
 
@@ -257,11 +262,14 @@ class ReplicationMaster:
         if not self._role.waits_for_slaves:
             return
         self._count()
-        bound = self._confirmation.bound
+        self._release(self._confirmation.bound, self._confirmation.reached)
+
+    def _release(self, bound: int | None, reached: int) -> None:
+        """Publish the log up to `bound`, and acknowledge it up to `reached`."""
         has_moved = bound != self._store.replica_bound
         if has_moved:
             self._store.replica_bound = bound
             self._store.publish()
-        self._waiters.flushed(self._confirmation.reached)
+        self._waiters.flushed(reached)
         if has_moved:
             self._store.advance()  # after the replies: it resumes held pulls

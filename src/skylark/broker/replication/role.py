@@ -1,7 +1,6 @@
 """Pure. Role, epoch and confirm offset of a broker, and the rules that depend on them.
 
-Automatic failover changes this module: it sets `kind` and `epoch`, and replaces the rule that advances the
-confirm offset. See docs/design/failover.md.
+A controller changes `kind`, `broker_id` and `epoch` while the broker runs; see docs/design/failover.md.
 """
 
 from collections import deque
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from skylark.broker.error_replies import system_busy
+from skylark.broker.replication.lease import MasterLease
 from skylark.errors import BrokerError
 from skylark.settings import BrokerRole, BrokerSettings, ReplicationSettings
 
@@ -58,10 +58,17 @@ class Role:
     def __init__(self, settings: BrokerSettings) -> None:
         self.kind = settings.role
         self.broker_id = settings.broker_id
+        """For name servers and clients: 0 on a master."""
         self.slave = SlaveStatus()
-        """Stays empty on a master."""
+        """Not used by a master."""
         self.epoch = 0
-        """Number of the current master in a replica group. Not counted yet."""
+        """Number of the current master in its group; 0 without a controller."""
+        self.lease: MasterLease | None = None
+        """Set in controller mode."""
+        self.is_alone = False
+        """Whether this master acknowledges messages that no other member of its group has."""
+        self.is_paused = False
+        """Whether this master hands over to another, and takes no messages meanwhile."""
 
     @property
     def is_slave(self) -> bool:
@@ -71,9 +78,23 @@ class Role:
     def waits_for_slaves(self) -> bool:
         return self.kind is BrokerRole.SYNC_MASTER
 
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether another master may have been elected that this one has not heard of."""
+        return self.lease is not None and not self.lease.holds
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this master takes no messages now.
+
+        With a lapsed lease it still takes them if other members must acknowledge them: those that follow
+        another master do not.
+        """
+        return self.lease is not None and (self.is_paused or (self.is_alone and not self.lease.holds))
+
     def check_master(self, refuse: SlaveRefusal) -> None:
-        """Raise the error of `refuse` on a slave."""
-        if self.is_slave:
+        """Raise the error of `refuse` on a slave, and on a master that may have been replaced."""
+        if self.is_slave or self.is_lapsed:
             raise refuse(self._master)
 
     def check_copy(self) -> None:

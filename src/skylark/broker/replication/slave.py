@@ -262,11 +262,16 @@ class ReplicationSlave:
             self._join()
         if self._intake.divergence is not None:
             self._status.divergence = str(self._intake.divergence)
-        status, store = self._status, self._store
+        status = self._status
         status.last_error = ""
         status.received_bytes += len(data)
         status.read_ms = self._clock.now_ms()
         self._report(link)
+        self._restrain(link)
+
+    def _restrain(self, link: HaLink) -> None:
+        """Read no more while too much waits for the disk."""
+        store = self._store
         if store.appended_offset - store.flushed_offset > store.settings.unflushed_bytes_max:
             link.pause_reading()
 
@@ -299,7 +304,10 @@ class ReplicationSlave:
         status.written_ms = self._clock.now_ms()
         if not status.lag_bytes:
             status.caught_up_ms = status.written_ms
-        link.write(REPORT.pack(status.position))
+        link.write(self._encode_report(status.position))
+
+    def _encode_report(self, physical_offset: int) -> bytes:
+        return REPORT.pack(physical_offset)
 
     def flushed(self) -> None:
         """More of the log is on disk."""

@@ -117,8 +117,16 @@ class TransactionCoordinator:
         topics[names.HALF_TOPIC] += max(self.open_count - topics.total(), 0)
         return {topic: count for topic, count in topics.items() if count}
 
+    def unload(self) -> None:
+        """Forget what is open: another broker is the master."""
+        self._is_loaded = False
+        self.table = HalfTable()
+        self._ended_unseen = set()
+        self._owed = []
+
     def load(self) -> None:
         """Find the open half messages of an opened store. May wait for the disk."""
+        self._stretches, self._stretch_ops = deque(), 0
         halves, ops = self._queue(names.HALF_TOPIC), self._queue(names.HALF_OP_TOPIC)
         first = self._progress(names.HALF_TOPIC, halves)
         finished: set[int] = set()

@@ -1,0 +1,334 @@
+"""Brokers of one name in controller mode, in one process with a controller: roles change while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skylark.broker.broker import Broker
+from skylark.controller.controller import Controller
+from skylark.errors import BrokerError, RocketMQError
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus
+from skylark.protocol.requests.controller import ElectMaster
+from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
+from skylark.settings.controller import ControllerSettings
+from skylark.store.epochs import decode_epochs
+from skylark.store.message_store import MessageStore
+from tests.support.broker import BrokerClient, broker_settings, consumer, running_name_server, until
+from tests.support.replica_group import (
+    SMALL_FILES,
+    elected,
+    in_sync,
+    is_master,
+    own_id,
+    running_replica,
+    sync_set,
+)
+from tests.support.replication import in_step, send_code
+from tests.support.store import message, put_all
+
+
+@contextlib.asynccontextmanager
+async def running_controller(directory: Path, **changes: Any) -> AsyncIterator[Controller]:
+    controller = Controller(ControllerSettings(port=0, store_path=directory, **changes))
+    try:
+        await controller.start()
+        yield controller
+    finally:
+        await controller.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_group(directory: Path, **changes: Any) -> AsyncIterator[tuple[Controller, Broker, Broker]]:
+    """A controller, a master and a slave that is a member of the in-sync set."""
+    async with (
+        running_controller(directory / "controller") as controller,
+        running_replica(directory / "a", controller=controller.address, **changes) as first,
+    ):
+        await until(lambda: is_master(first))
+        async with running_replica(directory / "b", controller=controller.address, **changes) as second:
+            await in_sync(first, second)
+            yield controller, first, second
+
+
+async def designate(controller: Controller, broker: Broker) -> None:
+    async with BrokerClient(controller.address) as client:
+        await client.ask(
+            ElectMaster("DefaultCluster", broker.live.current.name, own_id(broker), designate_elect=True)
+        )
+    await until(lambda: is_master(broker))
+
+
+async def send_all(broker: Broker, *bodies: bytes) -> None:
+    async with BrokerClient(broker.address) as client:
+        for body in bodies:
+            assert await send_code(client, body) == ResponseCode.SUCCESS
+
+
+async def bodies_of(broker: Broker, topic: str = "T") -> list[bytes]:
+    async with BrokerClient(broker.address) as client:
+        return [bytes(each.body) for each in await client.pull_all(topic)]
+
+
+# --- Roles ---
+
+
+async def test_the_first_broker_is_elected_and_the_second_follows_it(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as (_, first, second):
+        assert (own_id(first), own_id(second)) == (1, 2)
+        assert (first.role.broker_id, second.role.broker_id) == (0, 2)
+        assert (first.role.epoch, second.role.epoch) == (1, 1)
+        assert sync_set(first) == {1, 2}
+        await send_all(first, b"1", b"2")
+        await in_step(first, second)
+        async with BrokerClient(second.address) as client:
+            with pytest.raises(BrokerError):
+                await send_code(client, b"refused")
+            status = await client.ask(GetBrokerHaStatus())
+            assert not status.master
+        for directory in ("a", "b"):
+            file = tmp_path / directory / "epochFileCheckpoint"
+            assert [tuple(entry) for entry in decode_epochs(file.read_bytes()).entries] == [(1, 0)]
+        assert (tmp_path / "a" / "brokerIdentity").read_text() == "DefaultCluster#broker-a#1"
+        assert not (tmp_path / "a" / "brokerIdentity-temp").exists()
+
+
+async def test_a_lost_master_is_replaced_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller, contextlib.AsyncExitStack() as life:
+        first = await life.enter_async_context(running_replica(tmp_path / "a", controller=controller.address))
+        await until(lambda: is_master(first))
+        async with running_replica(tmp_path / "b", controller=controller.address) as second:
+            await in_sync(first, second)
+            await send_all(first, b"1", b"2", b"3")
+            await life.aclose()
+            await until(lambda: is_master(second))
+            assert second.role.epoch == 2
+            await send_all(second, b"4")
+            async with running_replica(tmp_path / "a", controller=controller.address) as again:
+                await in_sync(second, again)
+                assert own_id(again) == 1
+                await send_all(second, b"5")
+                await in_step(second, again)
+                assert await bodies_of(second) == [b"1", b"2", b"3", b"4", b"5"]
+                assert again.epoch_file.epochs.entries == second.epoch_file.epochs.entries
+
+
+async def test_roles_change_back_and_forth_in_running_processes(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as (controller, first, second):
+        master, slave = first, second
+        expected = []
+        for turn in range(4):
+            bodies = [f"{turn} {number}".encode() for number in range(3)]
+            expected += bodies
+            await send_all(master, *bodies)
+            await designate(controller, slave)
+            master, slave = slave, master
+            await in_sync(master, slave)
+        await in_step(master, slave)
+        assert await bodies_of(master) == expected
+        async with BrokerClient(master.address) as client:
+            cache = await client.ask(GetBrokerEpochCache())
+        assert [entry["epoch"] for entry in cache.epoch_list] == [1, 2, 3, 4, 5]
+
+
+async def test_offsets_delays_and_transactions_go_on_at_the_new_master(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as (controller, first, second):
+        await send_all(first, b"1", b"2")
+        async with BrokerClient(first.address) as client:
+            await client.heartbeat(consumer())
+            await client.ask(UpdateConsumerOffset("CG", "T", 0, 2))
+            await client.send("T", b"delayed", properties={"DELAY": "1"})
+        await until(lambda: second.offsets.query("T", "CG", 0) == 2)
+        await designate(controller, second)
+        async with BrokerClient(second.address) as client:
+            assert await client.ask(QueryConsumerOffset("CG", "T", 0)) == 2
+
+            async def is_delivered() -> bool:
+                return b"delayed" in await bodies_of(second)
+
+            await until(is_delivered)
+        assert (await bodies_of(second)).count(b"delayed") == 1
+        assert not is_master(first)
+
+
+async def test_name_servers_learn_of_the_new_master(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as name_server:
+        async with running_group(tmp_path, name_servers=name_server.address) as (controller, first, second):
+            await send_all(first, b"1")
+
+            async def masters() -> dict[int, str]:
+                route = await first.registration.route("T")
+                return {} if route is None else dict(route.broker_datas[0].broker_addrs)
+
+            await until(lambda: bool(first.registration.registered and second.registration.registered))
+
+            async def knows(expected: dict[int, str]) -> bool:
+                return await masters() == expected
+
+            await until(lambda: knows({0: first.address, 2: second.address}))
+            await designate(controller, second)
+            await until(lambda: knows({0: second.address, 1: first.address}))
+
+
+# --- What is acknowledged ---
+
+
+async def test_a_send_waits_for_every_member_and_a_lost_one_leaves_the_set(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address) as first:
+            await until(lambda: is_master(first))
+            await send_all(first, b"alone")
+            async with running_replica(tmp_path / "b", controller=controller.address) as second:
+                await in_sync(first, second)
+                await send_all(first, b"both")
+                assert second.store.appended_offset == first.store.appended_offset
+            await until(lambda: sync_set(first) == {1})
+            await send_all(first, b"alone again")
+
+
+async def test_too_few_members_mean_no_messages(tmp_path: Path) -> None:
+    settings = {"min_in_sync_replicas": 2}
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address, settings=settings) as first:
+            await until(lambda: is_master(first))
+            async with BrokerClient(first.address) as client:
+                with pytest.raises(BrokerError, match="in-sync replicas not enough"):
+                    await send_code(client, b"1")
+                async with running_replica(
+                    tmp_path / "b", controller=controller.address, settings=settings
+                ) as second:
+                    await in_sync(first, second)
+                    assert await send_code(client, b"2") == ResponseCode.SUCCESS
+
+
+async def test_a_learner_follows_and_is_never_a_member(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller:
+        async with (
+            running_replica(tmp_path / "a", controller=controller.address) as first,
+            running_replica(
+                tmp_path / "b", controller=controller.address, settings={"async_learner": True}
+            ) as learner,
+        ):
+            await elected(first)
+            await send_all(first, b"1", b"2")
+            await in_step(first, learner)
+            assert sync_set(first) == {own_id(first)}
+
+
+# --- Logs that part ---
+
+
+def write_tail(directory: Path, *bodies: bytes) -> None:
+    """Append messages to a store that no other replica has, as a master does that dies before they left."""
+    store = MessageStore(broker_settings(directory, store=SMALL_FILES).store)
+    store.open()
+    put_all(store, [message(body=body) for body in bodies])
+    store.close()
+
+
+async def test_a_returning_masters_own_tail_is_cut(tmp_path: Path) -> None:
+    """Also where both wrote behind the same offset, and the epochs of the former master say nothing of it."""
+    async with running_controller(tmp_path / "controller") as controller, contextlib.AsyncExitStack() as life:
+        first = await life.enter_async_context(running_replica(tmp_path / "a", controller=controller.address))
+        await until(lambda: is_master(first))
+        async with running_replica(tmp_path / "b", controller=controller.address) as second:
+            await in_sync(first, second)
+            await send_all(first, b"1")
+            await life.aclose()
+            write_tail(tmp_path / "a", b"lost 1", b"lost 2", b"lost 3")
+            await until(lambda: is_master(second))
+            await send_all(second, b"2")
+            async with running_replica(tmp_path / "a", controller=controller.address) as again:
+                await in_sync(second, again)
+                await send_all(second, b"3")
+                await in_step(second, again)
+                assert "discarded" in again.role.slave.divergence
+                assert await bodies_of(second) == [b"1", b"2", b"3"]
+
+
+# --- Leases ---
+
+
+async def test_a_master_without_controllers_is_fenced_only_if_it_is_alone(tmp_path: Path) -> None:
+    group = {"lease_ms": 300, "heartbeat_timeout_ms": 5000}
+    async with contextlib.AsyncExitStack() as life:
+        controller = await life.enter_async_context(running_controller(tmp_path / "controller"))
+        async with running_replica(tmp_path / "a", controller=controller.address, group=group) as first:
+            await until(lambda: is_master(first))
+            async with running_replica(tmp_path / "b", controller=controller.address, group=group) as second:
+                await in_sync(first, second)
+                await life.aclose()
+                await until(lambda: first.role.is_lapsed)
+                assert not first.role.is_fenced
+                await send_all(first, b"both have it")
+            async with BrokerClient(first.address) as client:
+                assert await send_code(client, b"nobody else") == ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_a_lone_master_takes_no_messages_without_its_lease(tmp_path: Path) -> None:
+    group = {"lease_ms": 300, "heartbeat_timeout_ms": 5000}
+    async with contextlib.AsyncExitStack() as life:
+        controller = await life.enter_async_context(running_controller(tmp_path / "controller"))
+        async with running_replica(tmp_path / "a", controller=controller.address, group=group) as first:
+            await until(lambda: is_master(first))
+            await send_all(first, b"1")
+            await life.aclose()
+            await until(lambda: first.role.is_fenced)
+            async with BrokerClient(first.address) as client:
+                with pytest.raises(BrokerError) as caught:
+                    await send_code(client, b"2")
+            assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            async with running_controller(tmp_path / "controller"):
+                pass  # another port: it does not help
+
+
+# --- Hand-over and identity ---
+
+
+async def test_a_hand_over_under_load_loses_nothing(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as (_, first, second):
+        sent: list[bytes] = []
+        is_over = asyncio.Event()
+
+        async def load() -> None:
+            number = 0
+            while not is_over.is_set() or number < 50:
+                body = b"%d" % number
+                target = first if is_master(first) and not first.role.is_paused else second
+                async with BrokerClient(target.address) as client:
+                    with contextlib.suppress(RocketMQError):
+                        if await send_code(client, body) == ResponseCode.SUCCESS:
+                            sent.append(body)
+                number += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(load())
+            await until(lambda: len(sent) > 10)
+            async with BrokerClient(first.address) as client:
+                request = ElectMaster("DefaultCluster", "broker-a", own_id(second), designate_elect=True)
+                found = await client.ask(request)
+            assert found.master_broker_id == own_id(second)
+            await until(lambda: is_master(second))
+            count = len(sent)
+            await until(lambda: len(sent) > count + 10)
+            is_over.set()
+        assert set(sent) <= set(await bodies_of(second))
+
+
+async def test_a_replica_that_lost_its_log_gets_a_new_id(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address) as first:
+            await until(lambda: is_master(first))
+            await send_all(first, b"1")
+            (tmp_path / "b").mkdir()
+            (tmp_path / "b" / "brokerIdentity").write_text("DefaultCluster#broker-a#7")
+            async with running_replica(tmp_path / "b", controller=controller.address) as second:
+                await in_sync(first, second)
+                assert own_id(second) == 2
+                await in_step(first, second)

@@ -1,0 +1,169 @@
+"""Controller mode between the two: our brokers, alone and mixed with Apache's, under Apache's controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.peers.apache import ApacheBroker, ApacheController
+from skylark.broker.broker import Broker
+from skylark.errors import RocketMQError
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.controller import ElectMaster
+from tests.interop.epoch_ha_recording import SETTINGS as APACHE_SETTINGS
+from tests.interop.mqadmin import admin_classpath
+from tests.support.broker import BrokerClient, until
+from tests.support.replica_group import elected, in_sync, is_master, own_id, running_replica, sync_set
+from tests.support.replication import assert_same_log, in_step, send_code
+
+pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.nightly]
+
+STORE = {"commit_log_file_bytes": 1 << 20, "message_bytes_max": 64 << 10}
+JAVA_TIMEOUT_S = 120
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheController]:
+    with ApacheController(admin_classpath(), tmp_path_factory.mktemp("controller")) as server:
+        yield server
+
+
+def replica(directory: Path, controller: ApacheController, name: str, **changes: Any) -> Any:
+    return running_replica(
+        directory, controller=controller.controller, name_servers=controller.address, name=name,
+        **{"store": STORE, **changes},
+    )  # fmt: skip
+
+
+async def send_some(broker: Broker | ApacheBroker, prefix: str, count: int) -> list[bytes]:
+    """Send until so many messages are acknowledged."""
+    sent: list[bytes] = []
+    async with BrokerClient(broker.address) as client:
+
+        async def is_done() -> bool:
+            body = f"{prefix} {len(sent)}".encode()
+            with contextlib.suppress(RocketMQError):
+                if await send_code(client, body) == ResponseCode.SUCCESS:
+                    sent.append(body)
+            return len(sent) == count
+
+        await until(is_done, timeout_s=JAVA_TIMEOUT_S)
+    return sent
+
+
+async def test_our_brokers_under_apaches_controller(tmp_path: Path, controller: ApacheController) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(replica(tmp_path / "a", controller, "ours"))
+        await until(lambda: is_master(first))
+        assert (own_id(first), first.role.epoch, sync_set(first)) == (1, 1, {1})
+        sent = await send_some(first, "first", 20)
+        async with replica(tmp_path / "b", controller, "ours") as second:
+            await in_sync(first, second)
+            sent += await send_some(first, "both", 20)
+            await in_step(first, second)
+            await stack.aclose()
+            await until(lambda: is_master(second))
+            assert second.role.epoch > 1
+            sent += await send_some(second, "second", 20)
+            async with replica(tmp_path / "a", controller, "ours") as again:
+                await in_sync(second, again)
+                await in_step(second, again)
+                assert not is_master(again)
+                async with BrokerClient(second.address) as client:
+                    bodies = [bytes(message.body) for message in await client.pull_all("T")]
+                assert set(sent) <= set(bodies)
+
+
+async def test_a_designated_election_moves_the_master_and_back(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    async with (
+        replica(tmp_path / "a", controller, "moved") as first,
+        replica(tmp_path / "b", controller, "moved") as second,
+    ):
+        master = await elected(first, second)
+        sent: list[bytes] = []
+        for turn in range(6):
+            slave = second if master is first else first
+            await in_sync(master, slave)
+            sent += await send_some(master, f"turn {turn}", 5)
+            async with BrokerClient(controller.controller) as client:
+                await client.ask(ElectMaster("DefaultCluster", "moved", own_id(slave), designate_elect=True))
+            await until(lambda slave=slave: is_master(slave))  # type: ignore[misc]
+            await until(lambda master=master: not is_master(master))  # type: ignore[misc]
+            master = slave
+        slave = second if master is first else first
+        await in_sync(master, slave)
+        await in_step(master, slave)
+        async with BrokerClient(master.address) as client:
+            assert [bytes(each.body) for each in await client.pull_all("T")] == sent
+
+
+@contextlib.asynccontextmanager
+async def running_apache(
+    directory: Path, controller: ApacheController, name: str
+) -> AsyncIterator[ApacheBroker]:
+    broker = ApacheBroker(
+        admin_classpath(), directory / "home", directory / "store", name_server=controller.address,
+        settings={
+            **APACHE_SETTINGS, "controllerAddr": controller.controller, "brokerName": name,
+            "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        },
+    )  # fmt: skip
+    try:
+        await asyncio.to_thread(broker.start)
+        yield broker
+    finally:
+        await asyncio.to_thread(broker.kill)
+
+
+def log_bytes(directory: Path, end: int) -> bytes:
+    data = b"".join(path.read_bytes() for path in sorted((directory / "commitlog").iterdir()))
+    return data[:end]
+
+
+async def test_our_slave_takes_the_place_of_apaches_master(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        apache = await stack.enter_async_context(running_apache(tmp_path / "apache", controller, "mixed-1"))
+        sent = await send_some(apache, "apache", 30)
+        async with replica(tmp_path / "ours", controller, "mixed-1") as ours:
+            await until(lambda: ours.role.slave.is_copy, timeout_s=JAVA_TIMEOUT_S)
+            sent += await send_some(apache, "both", 30)
+            apache.kill()
+            await until(lambda: is_master(ours), timeout_s=JAVA_TIMEOUT_S)
+            sent += await send_some(ours, "ours", 30)
+            await asyncio.to_thread(apache.start)
+            await until(lambda: len(sync_set(ours)) == 2, timeout_s=JAVA_TIMEOUT_S)
+            sent += await send_some(ours, "together", 5)
+            end = ours.store.appended_offset
+            async with BrokerClient(ours.address) as client:
+                assert [bytes(each.body) for each in await client.pull_all("T")] == sent
+            assert log_bytes(tmp_path / "apache" / "store", end) == log_bytes(tmp_path / "ours", end)
+
+
+async def test_apaches_slave_takes_the_place_of_our_master(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        ours = await stack.enter_async_context(replica(tmp_path / "ours", controller, "mixed-2"))
+        sent = await send_some(ours, "ours", 30)
+        async with running_apache(tmp_path / "apache", controller, "mixed-2") as apache:
+            await until(lambda: len(sync_set(ours)) == 2, timeout_s=JAVA_TIMEOUT_S)
+            sent += await send_some(ours, "both", 30)
+            await stack.aclose()
+            sent += await send_some(apache, "apache", 30)
+            async with (
+                replica(tmp_path / "ours", controller, "mixed-2") as again,
+                BrokerClient(apache.address) as client,
+            ):
+                await until(lambda: again.role.slave.is_copy, timeout_s=JAVA_TIMEOUT_S)
+                bodies = [bytes(each.body) for each in await client.pull_all("T")]
+                assert bodies == sent
+                assert_same_log(again.store, again.store)
