@@ -221,9 +221,10 @@ class MessageIllegal(BrokerError):
 
 
 class ServiceNotAvailable(BrokerError):
-    """Code 14: the store cannot write (disk full, slave, shutdown)."""
+    """Code 14: the store cannot write (disk full, no longer the master, shutdown)."""
 
     retriable = True
+    refresh_route = True
 
 
 class NoPermission(BrokerError):

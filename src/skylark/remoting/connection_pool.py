@@ -35,6 +35,7 @@ class ClientConnection(Link):
         on_request: Handler | None,
         tasks: set[asyncio.Task[None]],
         signer: Signer | None = None,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -47,6 +48,12 @@ class ClientConnection(Link):
         self.address = address
         self.received_at = self._loop.time()
         self._on_request = on_request
+        self._on_lost = on_lost
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._on_lost is not None:
+            self._on_lost(self.address)
 
     def suspect(self, since: float) -> None:
         """Close the connection if nothing was received since a request timed out: the peer may be dead."""
@@ -91,7 +98,8 @@ class ConnectionPool:
     """One connection per address, opened on demand and reopened after it was lost.
 
     `on_request(connection, command)` receives requests sent by servers (39, 40, 220, 221, 307, 309, 326);
-    `on_open(address)` is called for each connection that was opened. `signer` signs all requests.
+    `on_open(address)` is called for each connection that was opened, `on_lost(address)` for each that ended
+    before `close`. `signer` signs all requests.
     """
 
     def __init__(
@@ -99,6 +107,7 @@ class ConnectionPool:
         *,
         on_request: Handler | None = None,
         on_open: Callable[[str], None] | None = None,
+        on_lost: Callable[[str], None] | None = None,
         signer: Signer | None = None,
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
@@ -107,6 +116,7 @@ class ConnectionPool:
         self._tls = tls
         self._on_request = on_request
         self._on_open = on_open
+        self._on_lost = on_lost
         self._signer = signer
         self._limits = limits
         self._connect_timeout_s = connect_timeout_s
@@ -157,6 +167,10 @@ class ConnectionPool:
         except RocketMQError as error:
             error.shorten()
             raise
+
+    def _lost(self, address: str) -> None:
+        if self._on_lost is not None and not self._closed:
+            self._on_lost(address)
 
     def _opened(self, address: str, opening: asyncio.Task[ClientConnection]) -> None:
         del self._opening[address]
@@ -213,6 +227,7 @@ class ConnectionPool:
                         on_request=self._on_request,
                         tasks=self._tasks,
                         signer=self._signer,
+                        on_lost=self._lost,
                     ),
                     host,
                     port,

@@ -300,14 +300,30 @@ class AsyncSender:
             async with asyncio.timeout_at(send.deadline):
                 if refresh:
                     await self.refresh(send.topic)
-                topic = await self.find_topic(send.topic)
-                self._begin(send, topic)
+                await self._begin_with_master(send)
         except TimeoutError:
             self._end(send, self.policy.without_route(send, self._loop.time()))
         except Exception as error:  # noqa: BLE001 (as above)
             self._end(send, error)
         else:
             await self._connect(send)
+
+    async def _begin_with_master(self, send: InFlightSend) -> None:
+        """Begin an attempt, after the election if the broker has no master. Raises as `_begin`."""
+        tries = 0
+        while True:
+            topic = await self.find_topic(send.topic)
+            try:
+                self._begin(send, topic)
+            except BrokerUnknown as error:
+                if tries and not self._session.routes.awaits_master(error.broker):
+                    raise
+                await self.refresh(send.topic)
+                if self._session.routes.awaits_master(error.broker):
+                    await asyncio.sleep(self.policy.master_pause_s(send, tries, self._loop.time()))
+                tries += 1
+            else:
+                return
 
     async def refresh(self, topic: str) -> None:
         """Refresh a route; on failure, log it and keep the old route."""

@@ -136,16 +136,23 @@ class BlockingSender:
         if robin is None:
             robin = self._robins.by_topic[send.topic] = RoundRobin()
         now = time.monotonic()
-        queue = self._policy.choose(send, route, robin, now)
-        try:
-            address = self._session.routes.master(queue.broker_name)
-        except BrokerUnknown:
-            self._refresh(send)
-            queue = self._policy.choose(send, self._route(send), robin, now)
-            address = self._session.routes.master(queue.broker_name)
+        tries = 0
+        while True:
+            try:
+                queue = self._policy.choose(send, route, robin, now)
+                address = self._session.routes.master(queue.broker_name)
+                break
+            except BrokerUnknown as error:
+                if tries and not self._session.routes.awaits_master(error.broker):
+                    raise
+                self._refresh(send)
+                if self._session.routes.awaits_master(error.broker):
+                    time.sleep(self._policy.master_pause_s(send, tries, time.monotonic()))
+                route = self._route(send)
+                tries += 1
         if self._session.settings.vip_channel:
             address = vip_address(address)
-        self._policy.begin(send, queue, address, now)
+        self._policy.begin(send, queue, address, time.monotonic() if tries else now)
 
     def _exchange(self, send: PendingSend) -> RemotingCommand:
 

@@ -20,9 +20,17 @@ from skylark.client.producer.queue_selectors import (
 )
 from skylark.client.producer.send_hooks import Hooks, SendContext
 from skylark.client.producer.send_receipt import SendReceipt, receipts_of
-from skylark.client.retry import RetryStep, is_reachable, may_be_done, next_step, pause_s
+from skylark.client.retry import (
+    MASTER_PAUSE_S,
+    MASTER_PAUSE_S_MAX,
+    RetryStep,
+    is_reachable,
+    may_be_done,
+    next_step,
+    pause_s,
+)
 from skylark.client.session.routes import TopicRoute
-from skylark.errors import BadMessage, BrokerError, NotWritable, RocketMQError, SendFailed
+from skylark.errors import BadMessage, BrokerError, BrokerUnknown, NotWritable, RocketMQError, SendFailed
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer, RemotingCommand
@@ -118,12 +126,17 @@ class SendPolicy:
         self._templates: dict[MessageQueue, SendTemplate] = {}
 
     def choose(self, send: PendingSend, route: TopicRoute, robin: RoundRobin, now: float) -> MessageQueue:
-        """Return the queue of the next attempt. Raises NoRoute, BadMessage."""
+        """Return the queue of the next attempt.
+
+        Raises NoRoute, BadMessage, and BrokerUnknown while the only broker has no master.
+        """
         fixed, selector, _ = send.target
         if fixed is not None:
             return fixed
         queues = route.write_queues
         if not queues:
+            if route.masterless is not None:
+                raise BrokerUnknown(route.masterless)
             raise NotWritable(send.topic)
         if selector is not None:
             return self._selected(send, queues, selector)
@@ -250,6 +263,10 @@ class SendPolicy:
             "no route in time",
             maybe_stored=send.maybe_stored,
         )
+
+    def master_pause_s(self, send: PendingSend, tries: int, now: float) -> float:
+        """Return when to ask again for a master that is being elected, at most until the deadline."""
+        return max(0.0, min(MASTER_PAUSE_S * (1 << tries), MASTER_PAUSE_S_MAX, send.deadline - now))
 
     def failed(self, send: PendingSend, error: RocketMQError, now: float) -> RetryStep:
         """Record a failed attempt and return how to retry. Raises SendFailed, with this cause, to give up."""

@@ -19,6 +19,8 @@ class TopicRoute:
     write_queues: tuple[MessageQueue, ...]
     read_queues: tuple[MessageQueue, ...]
     is_ordered: bool = False
+    masterless: str | None = None
+    """A broker with writable queues that has replicas but no master now: one is being elected."""
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData) -> TopicRoute:
@@ -29,6 +31,7 @@ class TopicRoute:
             tuple(_write_queues(topic, data)),
             tuple(read_queues(topic, data)),
             is_ordered=ordered,
+            masterless=_masterless(data),
         )
 
 
@@ -45,6 +48,14 @@ def _write_queues(topic: str, data: TopicRouteData) -> Iterator[MessageQueue]:
         if queues.perm & PERM_WRITE and queues.broker_name in masters:
             for queue_id in range(queues.write_queue_nums):
                 yield MessageQueue(topic, queues.broker_name, queue_id)
+
+
+def _masterless(data: TopicRouteData) -> str | None:
+    writable = {queues.broker_name for queues in data.queue_datas if queues.perm & PERM_WRITE}
+    for broker in data.broker_datas:
+        if broker.broker_name in writable and broker.broker_addrs and MASTER_ID not in broker.broker_addrs:
+            return broker.broker_name
+    return None
 
 
 def _broker_name(entry: QueueData | BrokerData) -> str:
@@ -139,6 +150,19 @@ class RouteCache:
 
     def note_version(self, address: str, version: int) -> None:
         self._versions[address] = version
+
+    def awaits_master(self, broker: str) -> bool:
+        """Return whether a broker has replicas but no master: one is being elected."""
+        addresses = self._addresses.get(broker, {})
+        return bool(addresses) and MASTER_ID not in addresses
+
+    def topics_of(self, broker: str) -> list[str]:
+        """Return the topics that a broker has, as far as they are known."""
+        return [
+            topic
+            for topic, route in self._routes.items()
+            if any(each.broker_name == broker for each in route.data.broker_datas)
+        ]
 
     def master(self, broker: str) -> str:
         """Return the address of a broker's master. Raises BrokerUnknown."""

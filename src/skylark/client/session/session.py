@@ -7,6 +7,7 @@ starts with its first member and ends with its last.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -20,6 +21,7 @@ from weakref import WeakKeyDictionary
 from msgspec import field
 
 from skylark.client.received_message import ReceivedMessage
+from skylark.client.retry import MASTER_PAUSE_S, MASTER_PAUSE_S_MAX
 from skylark.client.session.fork_guard import ForkGuard
 from skylark.client.session.routes import RouteCache, TopicRoute, limited
 from skylark.errors import (
@@ -75,6 +77,8 @@ ROUTE_CODES = frozenset(
 WARNING_INTERVAL_S = 60.0
 """Least interval of warnings that members of a group have different subscriptions."""
 PRODUCER_GROUP_PROPERTY = "PGROUP"
+FOLLOW_S = 10.0
+"""How long the next master of a lost broker is looked for."""
 
 
 class Member(Protocol):
@@ -134,6 +138,7 @@ class Session:
         self.pool = ConnectionPool(
             on_request=self._on_request,
             on_open=self._on_open,
+            on_lost=self._on_lost,
             signer=self.signer,
             connect_timeout_s=settings.connect_timeout_ms / 1000,
             tls=self.tls,
@@ -143,6 +148,7 @@ class Session:
         self._members: dict[tuple[str, str], Member] = {}
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self._heartbeats_in_progress: set[str] = set()
+        self._followed: set[str] = set()  # brokers whose next master is being looked for
         self._heartbeat_lock = asyncio.Lock()
         self._warned_at = -math.inf
         self._fork_guard = ForkGuard()
@@ -414,6 +420,44 @@ class Session:
         if await self._heartbeat_to(address, data):
             for member in list(self._members.values()):
                 member.on_connected(address)
+
+    # --- Lost brokers ---
+
+    def _on_lost(self, address: str) -> None:
+        """Find the next master of a broker whose connection was lost, unless its address is out of use."""
+        broker = self.routes.broker_of(address)
+        if broker is None or broker in self._followed or self._closed or not self._is_master(broker, address):
+            return
+        self._followed.add(broker)
+        self.tasks.spawn(self._follow(broker, address), f"follow {broker}")
+
+    def _is_master(self, broker: str, address: str) -> bool:
+        return self.routes.brokers().get(broker, {}).get(MASTER_ID) == address
+
+    async def _follow(self, broker: str, lost: str) -> None:
+        """Refresh the routes of a broker until they name another master, or the old one is back.
+
+        Gives up after FOLLOW_S: the regular refresh goes on.
+        """
+        loop = asyncio.get_running_loop()
+        end, wait_s = loop.time() + FOLLOW_S, MASTER_PAUSE_S
+        try:
+            while loop.time() < end:
+                topics = self.routes.topics_of(broker)
+                await self._refresh_some(topics[:1])  # one topic tells about the broker
+                master = self.routes.brokers().get(broker, {}).get(MASTER_ID)
+                if master is not None and (master != lost or self.pool.open_connection(lost) is not None):
+                    await self._refresh_some(topics[1:])
+                    return
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, MASTER_PAUSE_S_MAX)
+        finally:
+            self._followed.discard(broker)
+
+    async def _refresh_some(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            with contextlib.suppress(RocketMQError):
+                await self.refresh_route(topic)
 
     # --- Requests of brokers ---
 
