@@ -52,10 +52,11 @@ def run(client: str, name_server: str, name: str, home: Path, secret: str) -> Re
 def test_a_client_with_credentials(servers: SkylarkServers, tmp_path: Path, client: str) -> None:
     name = fresh_name(client)
     with Admin(namesrv=servers.name_server, client=ROOT) as admin:
-        admin.topics.create(f"Round-{name}")
+        admin.topics.create(f"Round-{name}", queues=4)
         admin.users.create(name, SECRET)
         rules = [AclRule(f"Topic:Round-{name}", ("Pub", "Sub")), AclRule("Group:GID-*", ("Sub",))]
         admin.acls.create(name, rules)
     assert run(client, servers.name_server, name, tmp_path, SECRET) == {"round_trip": None}
-    refused = run(client, servers.name_server, name, tmp_path, "another-secret")["round_trip"]
+    (tmp_path / "refused").mkdir()
+    refused = run(client, servers.name_server, name, tmp_path / "refused", "another-secret")["round_trip"]
     assert refused is not None

@@ -18,7 +18,6 @@ from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import (
     AssignmentRequest,
     ClientConfig,
-    HeartbeatData,
     LockRequest,
     RequestMode,
     SubscriptionGroupConfig,
@@ -28,6 +27,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
+from skylark.protocol.requests.client import Heartbeat
 from skylark.protocol.requests.pop import BatchAckBody
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
@@ -88,7 +88,8 @@ def _changed_groups(body: Buffer) -> list[NeededAccess]:
 
 
 def _heartbeat(body: Buffer) -> Iterator[NeededAccess]:
-    for consumer in decode_body(body, HeartbeatData).consumer_data_set:
+    command = RemotingCommand(code=RequestCode.HEART_BEAT, body=body)
+    for consumer in Heartbeat.from_command(command).body.consumer_data_set:  # as the handler reads it
         yield from _of([consumer.group_name], model.group, SUB)
         yield from _of((each.topic for each in consumer.subscription_data_set), model.topic, SUB)
 

@@ -36,6 +36,7 @@ START_POLL_S = 0.02
 ROUTE_TIMEOUT_S = 60
 ROUTE_POLL_S = 0.05
 CONNECT_TIMEOUT_S = 1.0
+READY_MARK = "ready after"
 BROKER_PORTS = (0, -2, 1)  # the broker's, the fast ("VIP") port, the port for slaves
 FLUSH_MODES = ("async", "sync")
 
@@ -95,8 +96,8 @@ class SkylarkCommand(Server):
         try:
             with BlockingConnection(self.name_server) as connection:
                 table = connection.call(GetBrokerClusterInfo()).broker_addr_table
-        except NoPermission:  # a name server with users
-            return listens(self.broker, CONNECT_TIMEOUT_S)
+        except NoPermission:  # a name server with users: the broker tells when it is registered
+            return READY_MARK in self._running().log_text()
         except RocketMQError:
             return False
         return any(self.broker in group.broker_addrs.values() for group in table.values())

@@ -1,5 +1,6 @@
 """The table of rights: complete for every handler, and as strict as intended."""
 
+import msgspec
 import pytest
 
 from skylark.auth.rights import ADMINISTRATION, HOT_FIELDS, RECORD_RIGHTS, RIGHTS, needed_accesses
@@ -93,6 +94,20 @@ def test_the_rights_in_bodies() -> None:
     assert accesses(200, encode_body(SubscriptionGroupConfig("g"))) == ["Group:g Create|Update"]
     acks = b'{"acks":[{"c":"g","t":"t"},{"c":"h","t":"%RETRY%h"}],"brokerName":"b"}'
     assert accesses(200151, acks) == ["Topic:t Sub", "Group:g Sub", "Group:h Sub", "Group:h Sub"]
+
+
+def test_bodies_are_read_as_their_handlers_read_them() -> None:
+    """What a handler understands and the gate does not would need no rights, or be refused to all."""
+    long_names = b'{"acks":[{"consumerGroup":"g","topic":"t"}],"brokerName":"b"}'
+    assert accesses(200151, long_names) == ["Topic:t Sub", "Group:g Sub"]
+    consumer = {
+        "groupName": "g", "consumeType": 1, "messageModel": 1, "consumeFromWhere": 0, "unitMode": False,
+        "subscriptionDataSet": [{"topic": "t", "subString": "*", "classFilterMode": False}],
+    }  # fmt: skip
+    heartbeat = {"clientID": "id", "consumerDataSet": [consumer]}
+    assert accesses(34, msgspec.json.encode(heartbeat)) == ["Group:g Sub", "Topic:t Sub"]  # C++
+    capitals = {"ClientID": "id", "ConsumerDataSet": [{"GroupName": "g", "SubscriptionDataSet": []}]}
+    assert accesses(34, msgspec.json.encode(capitals)) == ["Group:g Sub"]  # .NET
 
 
 @pytest.mark.parametrize("code", [18, 34, 41, 46, 200, 225, 400, 401, 200151])
