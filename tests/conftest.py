@@ -20,6 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Spark's JVMs live for seconds or minutes here, and the second compiler would take a core from the tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Servers of tests run side by side: those that are tried with gRPC clients name a port.
+os.environ.setdefault("SKYLARK_GRPC_PORT", "off")
+
 # On a busy machine a slow example says nothing. A failure prints the blob that replays it.
 hypothesis.settings.register_profile(
     "skylark", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]

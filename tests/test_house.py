@@ -42,6 +42,7 @@ LAYERS = {
     "admin": 5,
     "pipelines": 5,
     "embedded": 5,
+    "proxy": 5,
     "testing": 6,
     "bench": 6,
     "torture": 6,

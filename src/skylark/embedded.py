@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from signal import Signals
+from typing import Protocol
 
 from skylark.broker.broker import Broker
 from skylark.namesrv.server import NameServer
 from skylark.settings import BrokerSettings, NameServerSettings
 from skylark.stop_signal import StopSignal
+
+
+class Sidecar(Protocol):
+    """What runs in the process of a broker while it is ready."""
+
+    async def start(self, broker: Broker) -> None: ...
+
+    async def stop(self) -> None: ...
 
 
 class Embedded:
@@ -45,6 +54,8 @@ async def serve(
     server: Embedded | Broker,
     on_ready: Callable[[], None],
     on_stop: Callable[[Signals], None] = lambda number: None,
+    *,
+    beside: Sidecar | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT, which `on_stop` gets before the server is stopped. Main thread only."""
     with StopSignal() as stop_signal:
@@ -53,6 +64,11 @@ async def serve(
             if isinstance(server, Broker):
                 await server.registration.first_attempt()
             on_ready()
+            broker = server if isinstance(server, Broker) else server.broker
+            if beside is not None and broker is not None:
+                await beside.start(broker)
             on_stop(await stop_signal.wait())
         finally:
+            if beside is not None:
+                await beside.stop()
             await server.stop()

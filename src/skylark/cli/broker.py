@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from signal import Signals
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from skylark.cli import server_process
 from skylark.cli.errors import UsageError
+from skylark.cli.grpc_front import GrpcFront, GrpcPort
 from skylark.cli.options import (
     NAMESRV,
     AsJson,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True, context_settings=HELP_OPTIONS)
 
-READ_BYTES = 4096
 UPKEEP = {
     "queues": "consume queue entries of deleted messages",
     "topics": "consume queues of deleted topics",
@@ -82,6 +80,7 @@ def broker(
     flush: Flush = None,
     bind: Bind = None,
     advertise: Advertise = None,
+    grpc_port: GrpcPort = None,
     slave_of: Annotated[
         str | None,
         typer.Option("--slave-of", metavar="HOST:PORT", help="Replicate this master, as its slave."),
@@ -122,27 +121,17 @@ def broker(
     settings = server_process.with_role_of_last_master(settings, loaded.origins)
     server_process.warn_of_any_address(settings)
 
-    async def main(stopping: Callable[[signal.Signals], None]) -> None:
+    front = GrpcFront(grpc_port)
+
+    async def main(stopping: Callable[[Signals], None]) -> None:
         server = Broker(settings)
         if stop_with_stdin:
-            _stop_with_stdin()
-        await embedded.serve(server, lambda: server_process.say_broker_ready(started, server), stopping)
+            server_process.stop_with_stdin()
+        await embedded.serve(
+            server, lambda: server_process.say_broker_ready(started, server), stopping, beside=front
+        )
 
     server_process.run(main)
-
-
-def _stop_with_stdin() -> None:
-    """Stop in order when the parent process is gone: standard input is a pipe from it."""
-    import asyncio  # noqa: PLC0415 - `skylark --help` must not wait for it
-
-    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
-
-    def read() -> None:
-        if not os.read(descriptor, READ_BYTES):
-            loop.remove_reader(descriptor)
-            signal.raise_signal(signal.SIGTERM)
-
-    loop.add_reader(descriptor, read)
 
 
 @app.command("list")

@@ -85,8 +85,8 @@ def _apart(port: int, distance: int) -> int:
     return port + distance if port else 0
 
 
-class BrokerProcess:
-    """A broker process that is restarted when it exits by itself."""
+class WatchedProcess:
+    """A server process that is restarted when it exits by itself."""
 
     def __init__(self, name: str, command: Sequence[str], say: Say) -> None:
         self.name = name
@@ -157,31 +157,44 @@ async def serve_processes(
     """
     if not 1 <= count <= BROKERS_MAX:
         raise UsageError(f"invalid --brokers {count}; choose 1 to {BROKERS_MAX}")
+    name_server = NameServer(name_server_settings)
+    await name_server.start()
+    try:
+        commands = broker_commands(count, settings, name_server.address, more)
+        await watch_processes(commands, say, lambda: on_ready(name_server.address), on_stop)
+    finally:
+        await name_server.stop()
+
+
+async def watch_processes(
+    commands: Mapping[str, Sequence[str]],
+    say: Say,
+    on_ready: Callable[[], None],
+    on_stop: Callable[[signal.Signals], None],
+) -> None:
+    """Run processes, restarted when they exit, until SIGTERM or SIGINT. Main thread only.
+
+    Raises UsageError if the first start of one fails.
+    """
     with StopSignal() as stop_signal:
-        name_server = NameServer(name_server_settings)
-        await name_server.start()
+        servers = [WatchedProcess(name, command, say) for name, command in commands.items()]
+        watching = [asyncio.ensure_future(server.watch()) for server in servers]
+        ending = asyncio.ensure_future(stop_signal.wait())
         try:
-            commands = broker_commands(count, settings, name_server.address, more)
-            brokers = [BrokerProcess(name, command, say) for name, command in commands.items()]
-            watching = [asyncio.ensure_future(broker.watch()) for broker in brokers]
-            ending = asyncio.ensure_future(stop_signal.wait())
-            try:
-                await _until_ready(brokers, [ending, *watching], say)
-                if not ending.done():
-                    on_ready(name_server.address)
-                    await _first([ending, *watching])
-                if ending.done():
-                    on_stop(ending.result())
-            finally:
-                ending.cancel()
-                await asyncio.gather(*(broker.stop() for broker in brokers))
-                await asyncio.gather(*watching, return_exceptions=True)
+            await _until_ready(servers, [ending, *watching], say)
+            if not ending.done():
+                on_ready()
+                await _first([ending, *watching])
+            if ending.done():
+                on_stop(ending.result())
         finally:
-            await name_server.stop()
+            ending.cancel()
+            await asyncio.gather(*(server.stop() for server in servers))
+            await asyncio.gather(*watching, return_exceptions=True)
 
 
 async def _until_ready(
-    brokers: Sequence[BrokerProcess], ends: Sequence[asyncio.Future[Any]], say: Say
+    brokers: Sequence[WatchedProcess], ends: Sequence[asyncio.Future[Any]], say: Say
 ) -> None:
     """Wait until all brokers are ready or one of `ends` is done. Recovery of a long log takes time."""
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "broker": CommandEntry(RUN, "Run a broker until Ctrl-C, or administer running ones."),
     "namesrv": CommandEntry(RUN, "Run a name server until Ctrl-C, or administer running ones."),
     "controller": CommandEntry(RUN, "Run a controller until Ctrl-C, or administer running ones."),
+    "proxy": CommandEntry(RUN, "Serve RocketMQ 5 clients (gRPC) in front of a cluster until Ctrl-C."),
     "tls": CommandEntry(RUN, "Make certificates for TLS, for a trial."),
     "doctor": CommandEntry(RUN, "Check this machine and the servers, with advice for each fault."),
     "send": CommandEntry(MESSAGES, "Send a message, or many."),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from skylark.cli import server_process
+from skylark.cli.grpc_front import OFF, GrpcFront, GrpcPort
 from skylark.cli.options import NAMESRV
 from skylark.cli.server_process import (
     ANY_ADDRESS,
@@ -60,6 +61,7 @@ def serve(
     flush: Flush = None,
     bind: Bind = None,
     advertise: Advertise = None,
+    grpc_port: GrpcPort = None,
     config: Config = None,
     sets: Sets = None,
     log_format: LogFormat = TEXT,
@@ -97,7 +99,7 @@ def serve(
     check_layout(settings.store.path, brokers)
     say_next = _say_next if trial is None else trial.say_next
     if brokers == 1:
-        _serve_one(name_server, settings, started, say_next)
+        _serve_one(name_server, settings, started, say_next, GrpcFront(grpc_port))
         return
 
     def ready(namesrv: str) -> None:
@@ -106,7 +108,7 @@ def serve(
 
     for_all = [*_shared(sets), *("=".join(pair) for pair in (trial.sets() if trial else {}).items())]
     more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=for_all)
-    more += server_process.log_flags(log_format, log_levels)
+    more += ["--grpc-port", OFF, *server_process.log_flags(log_format, log_levels)]
     server_process.run(
         lambda stopping: serve_processes(name_server, settings, brokers, more, typer.echo, ready, stopping)
     )
@@ -193,6 +195,7 @@ def _serve_one(
     settings: BrokerSettings,
     started: float,
     say_next: Callable[[str], None],
+    front: GrpcFront,
 ) -> None:
     from skylark import embedded  # noqa: PLC0415
 
@@ -205,7 +208,7 @@ def _serve_one(
             say_broker_ready(started, both.broker)
             say_next(both.name_server.address)
 
-        await embedded.serve(both, ready, stopping)
+        await embedded.serve(both, ready, stopping, beside=front)
 
     server_process.run(main)
 

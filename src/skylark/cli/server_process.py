@@ -10,12 +10,13 @@ import gc
 import logging
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from signal import Signals
+from signal import Signals, raise_signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 BROKER_PREFIX = "SKYLARK_BROKER_"
 NAME_SERVER_PREFIX = "SKYLARK_NAMESRV_"
 CONTROLLER_PREFIX = "SKYLARK_CONTROLLER_"
+READ_BYTES = 4096
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - looked for, to warn
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COLLECT_AFTER = (50_000, 20, 50)
@@ -43,7 +45,7 @@ FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 TEXT, JSON = "text", "json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-COMPONENTS = ("broker", "store", "namesrv", "controller", "remoting")
+COMPONENTS = ("broker", "store", "namesrv", "controller", "proxy", "remoting")
 """Parts of the servers that write logs, by the name of their package."""
 PACKAGE = "skylark"
 
@@ -213,6 +215,20 @@ def say_broker_ready(started: float, server: Broker) -> None:
         )
     else:
         typer.echo(monitor.remark)
+
+
+def stop_with_stdin() -> None:
+    """Stop in order when the parent process is gone: standard input is a pipe from it."""
+    import asyncio  # noqa: PLC0415 - `skylark --help` must not wait for it
+
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(descriptor, READ_BYTES):
+            loop.remove_reader(descriptor)
+            raise_signal(Signals.SIGTERM)
+
+    loop.add_reader(descriptor, read)
 
 
 # --- Logs ---

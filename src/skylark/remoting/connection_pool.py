@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout, RocketMQError
-from skylark.protocol.command import Buffer, RemotingCommand
+from skylark.protocol.command import CLIENT_LANGUAGE, Buffer, RemotingCommand
 from skylark.protocol.connection import Limits
 from skylark.protocol.request import Request
 from skylark.protocol.signature import Signer
@@ -36,6 +36,7 @@ class ClientConnection(Link):
         tasks: set[asyncio.Task[None]],
         signer: Signer | None = None,
         on_lost: Callable[[str], None] | None = None,
+        language: str = CLIENT_LANGUAGE,
     ) -> None:
         super().__init__(
             limits,
@@ -46,6 +47,7 @@ class ClientConnection(Link):
         if signer is not None:
             self._encode_request = signer.encode
         self.address = address
+        self.language = language
         self.received_at = self._loop.time()
         self._on_request = on_request
         self._on_lost = on_lost
@@ -99,7 +101,7 @@ class ConnectionPool:
 
     `on_request(connection, command)` receives requests sent by servers (39, 40, 220, 221, 307, 309, 326);
     `on_open(address)` is called for each connection that was opened, `on_lost(address)` for each that ended
-    before `close`. `signer` signs all requests.
+    before `close`. `signer` signs all requests, which name `language` as that of their client.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class ConnectionPool:
         limits: Limits = CLIENT_LIMITS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         tls: ClientTls | None = None,
+        language: str = CLIENT_LANGUAGE,
     ) -> None:
         self._tls = tls
+        self._language = language
         self._on_request = on_request
         self._on_open = on_open
         self._on_lost = on_lost
@@ -228,6 +232,7 @@ class ConnectionPool:
                         tasks=self._tasks,
                         signer=self._signer,
                         on_lost=self._lost,
+                        language=self._language,
                     ),
                     host,
                     port,

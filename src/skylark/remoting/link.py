@@ -7,7 +7,7 @@ while one read is handled, or in one loop iteration, leaves in one system call.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from skylark.errors import BrokerError, ConnectionLost, LocalProtocolError, RequestTimeout, RocketMQError
 from skylark.protocol.codes import ResponseCode
@@ -46,7 +46,7 @@ class Link(asyncio.Protocol):
     Tasks that handle requests are kept in `tasks`, which the owner of the link awaits on close.
     """
 
-    language: ClassVar[str] = CLIENT_LANGUAGE
+    language = CLIENT_LANGUAGE
 
     def __init__(
         self,

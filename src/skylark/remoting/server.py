@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from skylark.errors import RemoteProtocolError
 from skylark.model.message import pack_host
@@ -262,7 +262,7 @@ class ServerLimits:
 class Peer(Link):
     """An incoming connection. `packed_host` is the client's address in record format."""
 
-    language: ClassVar[str] = SERVER_LANGUAGE
+    language = SERVER_LANGUAGE
 
     def __init__(self, server: "RemotingServer", routes: Routes) -> None:
         self.limits = server.limits

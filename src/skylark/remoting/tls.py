@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -35,8 +35,8 @@ FileStamp = tuple[int, int, int]
 # --- Contexts ---
 
 
-def server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
-    """Load certificate, key and trusted CAs. Waits for the disk. Raises SettingsError."""
+def server_context(settings: ServerTlsSettings, alpn: Sequence[str] = ()) -> ssl.SSLContext:
+    """Load certificate, key and trusted CAs; `alpn` is offered. Waits for the disk. Raises SettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
@@ -49,6 +49,8 @@ def server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
         load_trusted(context, settings.trusted)
         is_required = settings.client_certificate is ClientCertificate.REQUIRE
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
     return context
 
 
@@ -101,17 +103,21 @@ class ServerTls:
     The context is replaced when its files change; open connections keep theirs.
     """
 
-    def __init__(self, settings: ServerTlsSettings, accepted_names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, settings: ServerTlsSettings, accepted_names: Iterable[str] = (), alpn: Sequence[str] = ()
+    ) -> None:
         """`accepted_names` are those of client certificates; without any, all names are accepted.
 
-        Waits for the disk. Raises SettingsError if the certificate cannot be loaded.
+        `alpn` are the protocols that are offered in handshakes. Waits for the disk. Raises SettingsError if
+        the certificate cannot be loaded.
         """
         self._accepted_names = frozenset(accepted_names)
+        self._alpn = tuple(alpn)
         self.settings = with_config_file(settings, settings.config_file)
         self.is_enforcing = self.settings.effective_mode is TlsMode.ENFORCING
         self.handshake_timeout_s = self.settings.handshake_timeout_ms / 1000
         self._loaded = self._seen = self._stamps()
-        self.context = server_context(self.settings)
+        self.context = server_context(self.settings, self._alpn)
         self.handshakes = 0
         self.unfinished_handshakes = 0
         self.failed_handshakes = 0
@@ -131,7 +137,7 @@ class ServerTls:
             return
         self._loaded = stamps
         try:
-            self.context = server_context(self.settings)
+            self.context = server_context(self.settings, self._alpn)
         except SettingsError as error:
             self.reload_failure = str(error)
             log.error("certificate not reloaded, the old one stays in use reason=%s", error)  # noqa: TRY400

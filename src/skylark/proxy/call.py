@@ -1,0 +1,83 @@
+"""The seam to the gRPC library: a call as its handler sees it, and the three shapes of handlers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from skylark.protocol.codes import LanguageCode
+from skylark.remoting.address import join_address
+
+CLIENT_ID = "x-mq-client-id"
+LANGUAGE = "x-mq-language"
+CLIENT_VERSION = "x-mq-client-version"
+DATE_TIME = "x-mq-date-time"
+AUTHORIZATION = "authorization"
+
+
+@dataclass(slots=True, frozen=True)
+class Call:
+    """One call: its metadata, the client's address and the deadline in monotonic seconds."""
+
+    method: str
+    metadata: Mapping[str, str]
+    host: str
+    port: int
+    deadline: float | None = None
+
+    @property
+    def client_id(self) -> str:
+        return self.metadata.get(CLIENT_ID, "").strip()
+
+    @property
+    def language(self) -> str:
+        """A name that remoting knows."""
+        given = self.metadata.get(LANGUAGE, "").upper()
+        return given if given in LanguageCode.__members__ else LanguageCode.OTHER.name
+
+    @property
+    def version(self) -> str:
+        return self.metadata.get(CLIENT_VERSION, "")
+
+    @property
+    def address(self) -> str:
+        return join_address(self.host, self.port)
+
+    def remaining_s(self, now: float) -> float | None:
+        """Return the time to the deadline, None without one."""
+        return None if self.deadline is None else max(self.deadline - now, 0.0)
+
+
+Send = Callable[[Any], Awaitable[None]]
+UnaryHandler = Callable[[Call, Any], Awaitable[Any]]
+StreamHandler = Callable[[Call, Any, Send], Awaitable[None]]
+DuplexHandler = Callable[[Call, AsyncIterator[Any], Send], Awaitable[None]]
+
+
+class CallShape(Enum):
+    """How many messages a client and the server send in a call."""
+
+    UNARY = "unary"
+    SERVER_STREAM = "server stream"
+    DUPLEX = "duplex"
+
+
+@dataclass(slots=True, frozen=True)
+class Method:
+    """A method of the service. The handler has the type of its shape."""
+
+    shape: CallShape
+    request: Any
+    reply: Any
+    handler: Callable[..., Awaitable[Any]]
+
+
+class StreamFailed(Exception):
+    """Ends a stream with an error of gRPC. `is_argument` if the client's messages are at fault."""
+
+    def __init__(self, message: str, *, is_argument: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.is_argument = is_argument

@@ -1,0 +1,181 @@
+"""The cluster behind a proxy: routes, topics and groups with their age, and requests to brokers by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from skylark.client.session.routes import TopicRoute
+from skylark.client.session.session import ADMIN, BrokerHandler, Session, join
+from skylark.errors import BrokerError, BrokerUnknown, RocketMQError
+from skylark.protocol.bodies import MASTER_ID, PERM_READ, SubscriptionGroupConfig, TopicConfig
+from skylark.protocol.codes import ResponseCode
+from skylark.protocol.command import RemotingCommand
+from skylark.protocol.request import Request
+from skylark.protocol.requests.group import GetSubscriptionGroupConfig
+from skylark.protocol.requests.topic import GetTopicConfig
+from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.link import Answer
+from skylark.settings.client import ClientSettings, name_server_list
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT_S = 3.0
+"""Time for a request to a broker if the client set no deadline."""
+TOPICS_MAX = 10_000
+"""Topics whose routes are refreshed; more than that are only refreshed when a client asks for them."""
+MISSING_CODES = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
+ROUTE_FRESH_S = 1.0
+"""A route that is asked for is asked of the name servers if it is older than this."""
+
+OnRequest = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
+
+
+class Cluster:
+    """Brokers and topics, known through name servers. Loop thread; start it once, close it once."""
+
+    kind = ADMIN
+    group = "skylark-proxy"
+
+    def __init__(self, settings: ClientSettings, fresh_ms: int) -> None:
+        """Topics and groups are asked for again after `fresh_ms`."""
+        self._settings = settings
+        self._fresh_s = fresh_ms / 1000
+        self._session_or_none: Session | None = None
+        self._topics: dict[str, float] = {}
+        """When the route of a topic was last refreshed because a client asked for it."""
+        self._configs: dict[tuple[type, str], tuple[float, Any]] = {}
+        self._turn = 0
+
+    async def start(self) -> None:
+        """Raises SettingsError. Nothing is connected before the first request."""
+        self._session_or_none = await join(self, self._settings, name_server_list("", self._settings))
+
+    async def close(self) -> None:
+        if self._session_or_none is not None:
+            await self._session.leave(self)
+
+    @property
+    def _session(self) -> Session:
+        assert self._session_or_none is not None, "not started"
+        return self._session_or_none
+
+    # --- A member of the session ---
+
+    def heartbeat_data(self) -> None:
+        return None
+
+    def topics(self) -> Iterable[str]:
+        return self._topics
+
+    def on_route_change(self, route: TopicRoute) -> None: ...
+
+    def on_connected(self, address: str) -> None: ...
+
+    def handlers(self) -> Mapping[int, BrokerHandler]:
+        return {}
+
+    # --- Routes and configurations ---
+
+    async def fresh_route(self, topic: str) -> TopicRoute:
+        """Return the route as the name servers know it now. Raises NoRoute, RemotingError."""
+        now = asyncio.get_running_loop().time()
+        known = self._session.routes.get(topic)
+        if known is not None and now - self._topics.get(topic, -self._fresh_s) < ROUTE_FRESH_S:
+            return known
+        route = await self._session.refresh_route(topic)
+        if topic in self._topics or len(self._topics) < TOPICS_MAX:
+            self._topics[topic] = now
+        return route
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return a route that is at most a minute old. Raises NoRoute, RemotingError."""
+        return self._session.routes.get(topic) or await self.fresh_route(topic)
+
+    async def topic_config(self, topic: str) -> TopicConfig | None:
+        """Return the configuration of a topic on one of its brokers, None if it has none there."""
+        return await self._config(TopicConfig, topic, GetTopicConfig(topic), topic)
+
+    async def group_config(self, group: str, topic: str) -> SubscriptionGroupConfig:
+        """Return a group's configuration on a broker of this topic; that of a new group if it has none."""
+        found = await self._config(SubscriptionGroupConfig, group, GetSubscriptionGroupConfig(group), topic)
+        return found or SubscriptionGroupConfig(group_name=group)
+
+    async def _config(self, kind: type[T], name: str, request: Request[T], topic: str) -> T | None:
+        now = asyncio.get_running_loop().time()
+        asked_at, known = self._configs.get((kind, name), (None, None))
+        if asked_at is not None and now - asked_at < self._fresh_s:
+            return known
+        try:
+            route = await self.route(topic)
+            brokers = sorted({each.broker_name for each in route.data.queue_datas})
+            found: T | None = None
+            if brokers:
+                found = await self.call(brokers[0], request)
+        except BrokerError as error:
+            if error.code not in MISSING_CODES:
+                raise
+            found = None
+        except RocketMQError:
+            if asked_at is None:
+                raise
+            return known  # an old answer is better than none
+        if len(self._configs) >= TOPICS_MAX:
+            self._configs.clear()
+        self._configs[kind, name] = (now, found)
+        return found
+
+    async def readable_broker(self, topic: str) -> str:
+        """Return a broker to read this topic from, each in turn. Raises NoRoute, BrokerUnknown."""
+        brokers = readable_brokers(await self.route(topic))
+        if not brokers:
+            raise BrokerUnknown("")
+        self._turn += 1
+        return brokers[self._turn % len(brokers)]
+
+    async def masters(self, topics: Iterable[str]) -> set[str]:
+        """Return the addresses of all masters of these topics; topics without a route have none."""
+        found: set[str] = set()
+        for topic in topics:
+            try:
+                route = await self.route(topic)
+            except RocketMQError:
+                continue
+            for broker in route.data.broker_datas:
+                if MASTER_ID in broker.broker_addrs:
+                    found.add(broker.broker_addrs[MASTER_ID])
+        return found
+
+    def broker_at(self, address: str) -> str:
+        """Return the name of the broker at this address; empty if no route has it."""
+        return self._session.routes.broker_of(address) or ""
+
+    # --- Requests ---
+
+    async def call(self, broker: str, request: Request[T], *, timeout_s: float | None = None) -> T:
+        """Call the master of a broker. Raises BrokerError, RemotingError, BrokerUnknown."""
+        address = self._session.routes.master(broker)
+        wait_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
+        return await self._session.call(address, request, timeout_ms=wait_s * 1000)
+
+    async def notify(self, broker: str, request: Request[Any]) -> None:
+        """Send a one-way request to the master of a broker. Raises ConnectFailed, BrokerUnknown."""
+        await self._session.notify(self._session.routes.master(broker), request)
+
+    def open_pool(self, on_request: OnRequest, language: str) -> ConnectionPool:
+        """Return connections for one client of the proxy: a broker knows clients by their connection."""
+        session = self._session
+        return ConnectionPool(
+            on_request=on_request, signer=session.signer, tls=session.tls, language=language
+        )
+
+
+def readable_brokers(route: TopicRoute) -> list[str]:
+    """Return the brokers with a master from which a topic can be read."""
+    masters = {each.broker_name for each in route.data.broker_datas if MASTER_ID in each.broker_addrs}
+    return sorted(
+        each.broker_name
+        for each in route.data.queue_datas
+        if each.perm & PERM_READ and each.read_queue_nums > 0 and each.broker_name in masters
+    )

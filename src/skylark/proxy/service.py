@@ -1,0 +1,147 @@
+"""The table of calls. Every failure becomes the status of a reply here; the status of gRPC stays OK."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from skylark.errors import RocketMQError
+from skylark.proxy.access import CallGate
+from skylark.proxy.call import Call, CallShape, Method, Send, StreamFailed, StreamHandler, UnaryHandler
+from skylark.proxy.call_metrics import CallMetrics
+from skylark.proxy.client_calls import ClientCalls
+from skylark.proxy.receive_calls import ReceiveCalls
+from skylark.proxy.route_calls import RouteCalls
+from skylark.proxy.schema import Code, v2
+from skylark.proxy.send_calls import SendCalls
+from skylark.proxy.status import CallRefused, refusal_of, status
+
+log = logging.getLogger(__name__)
+
+CLIENT_ERRORS = range(40_000, 50_000)
+
+
+class Service:
+    """Checks the client of each call, calls its handler, and turns errors into replies."""
+
+    def __init__(
+        self,
+        routes: RouteCalls,
+        sends: SendCalls,
+        receives: ReceiveCalls,
+        clients: ClientCalls,
+        gate: CallGate | None,
+        metrics: CallMetrics,
+        calls_max: int,
+    ) -> None:
+        self._gate = gate
+        self._metrics = metrics
+        self._calls_max = calls_max
+        self._calls = 0
+        unary: dict[str, UnaryHandler] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "SendMessage": sends.send,
+            "RecallMessage": sends.recall,
+            "EndTransaction": sends.end_transaction,
+            "AckMessage": receives.ack,
+            "ChangeInvisibleDuration": receives.change_invisible,
+            "ForwardMessageToDeadLetterQueue": receives.forward,
+            "Heartbeat": clients.heartbeat,
+            "NotifyClientTermination": clients.terminate,
+        }
+        self.methods: Mapping[str, Method] = {
+            **{name: self._unary(name, handler) for name, handler in unary.items()},
+            "ReceiveMessage": self._stream("ReceiveMessage", receives.receive),
+            "Telemetry": Method(
+                CallShape.DUPLEX, v2.TelemetryCommand, v2.TelemetryCommand, self._duplex(clients.telemetry)
+            ),
+        }
+
+    def _unary(self, name: str, handler: UnaryHandler) -> Method:
+        request_type, reply_type = getattr(v2, f"{name}Request"), getattr(v2, f"{name}Response")
+
+        async def handle(call: Call, request: Any) -> Any:
+            reply: Any = None
+
+            async def work() -> Code:
+                nonlocal reply
+                self._admit(call, request)
+                reply = await handler(call, request)
+                return Code(reply.status.code)
+
+            refusal = await self._guarded(call, work)
+            return reply if refusal is None else reply_type(status=status(refusal.code, refusal.message))
+
+        return Method(CallShape.UNARY, request_type, reply_type, handle)
+
+    def _stream(self, name: str, handler: StreamHandler) -> Method:
+        request_type, reply_type = getattr(v2, f"{name}Request"), getattr(v2, f"{name}Response")
+
+        async def handle(call: Call, request: Any, send: Send) -> None:
+            async def work() -> Code:
+                self._admit(call, request)
+                await handler(call, request, send)
+                return Code.OK
+
+            refusal = await self._guarded(call, work)
+            if refusal is not None:
+                await send(reply_type(status=status(refusal.code, refusal.message)))
+
+        return Method(CallShape.SERVER_STREAM, request_type, reply_type, handle)
+
+    def _duplex(
+        self, handler: Callable[[Call, AsyncIterator[Any], Send], Awaitable[None]]
+    ) -> Callable[[Call, AsyncIterator[Any], Send], Awaitable[None]]:
+        async def handle(call: Call, requests: AsyncIterator[Any], send: Send) -> None:
+            async def admitted() -> AsyncIterator[Any]:
+                async for request in requests:
+                    self._admit(call, request)
+                    yield request
+
+            try:
+                await handler(call, admitted(), send)
+            except Exception as error:
+                refusal = self._refused(call, error)
+                if refusal.code in (Code.UNAUTHORIZED, Code.CLIENT_ID_REQUIRED):
+                    await send(v2.TelemetryCommand(status=status(refusal.code, refusal.message)))
+                    return
+                raise StreamFailed(
+                    f"process client telemetryCommand failed. {refusal.message}",
+                    is_argument=refusal.code in CLIENT_ERRORS,
+                ) from error
+
+        return handle
+
+    def _admit(self, call: Call, request: Any) -> None:
+        """Raises CallRefused."""
+        if not call.client_id:
+            raise CallRefused(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        if self._gate is not None:
+            self._gate.admit(call, request)
+
+    async def _guarded(self, call: Call, work: Callable[[], Awaitable[Code]]) -> CallRefused | None:
+        """Do the work of a call; return why it failed, None if it did not."""
+        if self._calls >= self._calls_max:
+            return CallRefused(Code.TOO_MANY_REQUESTS, "flow limit")
+        self._calls += 1
+        started = time.perf_counter()
+        code = Code.INTERNAL_ERROR
+        try:
+            code = await work()
+        except Exception as error:  # noqa: BLE001 (becomes the reply)
+            refusal = self._refused(call, error)
+            code = refusal.code
+            return refusal
+        finally:
+            self._calls -= 1
+            self._metrics.count(call.method, code, time.perf_counter() - started)
+        return None
+
+    @staticmethod
+    def _refused(call: Call, error: Exception) -> CallRefused:
+        if not isinstance(error, RocketMQError):
+            log.error("call failed method=%s client=%s", call.method, call.client_id, exc_info=error)
+        return refusal_of(error)

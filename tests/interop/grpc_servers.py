@@ -1,0 +1,196 @@
+"""Servers to try RocketMQ 5 clients on: ours, our proxy before Apache's broker, Apache's proxy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from benchmarks.peers.apache import SERVER_OPTIONS
+from benchmarks.peers.java import Classpath, jvm_command
+from skylark.processes import HOST, PortReservation, Server, listens, python_command
+from skylark.protocol.bodies import SubscriptionGroupConfig
+from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
+from skylark.protocol.requests.topic import UpdateAndCreateTopic
+from skylark.remoting.blocking_connection import BlockingConnection
+from tests.interop.servers import PATIENT, ApacheServers
+from tests.support.java import jars_of
+from tests.support.skylark_servers import SkylarkServers
+
+PROXY_POM = Path(__file__).parent / "java/grpc/pom-proxy.xml"
+"""Apache's proxy 5.3.3."""
+PROXY_HEAP_MB = 512
+CONNECT_TIMEOUT_S = 1.0
+KINDS = ("skylark", "skylark-proxy", "apache-proxy")
+SETTINGS: dict[str, str | int] = {
+    "transactionTimeOut": 2000,
+    "transactionCheckInterval": 2000,
+    "autoCreateTopicEnable": "false",
+    "enablePropertyFilter": "true",
+}
+APACHE: dict[str, str | int] = {**PATIENT, "reviveQueueNum": 2, "timerFlushIntervalMs": 60_000}
+
+
+class ServeWithGrpc(SkylarkServers):
+    """`skylark serve` with its gRPC port."""
+
+    def __init__(self, directory: Path, settings: Mapping[str, str | int], flags: Sequence[str] = ()) -> None:
+        super().__init__(directory, settings)
+        self._grpc_port = PortReservation(0)
+        self._ports = (*self._ports, self._grpc_port)
+        self._flags = flags
+
+    @property
+    def endpoints(self) -> str:
+        return f"{HOST}:{self._grpc_port.base}"
+
+    def arguments(self) -> Sequence[str]:
+        return [*super().arguments(), "--grpc-port", str(self._grpc_port.base), *self._flags]
+
+    def wait_until_serving(self) -> None:
+        super().wait_until_serving()
+        self._running().wait_until(
+            lambda: listens(self.endpoints, CONNECT_TIMEOUT_S), "gRPC port", self.start_timeout_s
+        )
+
+
+class SkylarkProxy(Server):
+    """`skylark proxy` before somebody's cluster."""
+
+    title = "proxy"
+
+    def __init__(self, directory: Path, name_server: str, *flags: str) -> None:
+        super().__init__(directory, PortReservation(0))
+        self._name_server = name_server
+        self._flags = flags
+
+    def command(self, start: int) -> list[str]:
+        return python_command(
+            "skylark", "proxy", "--namesrv", self._name_server, "--port", str(self.port), *self._flags
+        )
+
+    def wait_until_serving(self) -> None:
+        self._running().wait_until(
+            lambda: listens(self.address, CONNECT_TIMEOUT_S), "gRPC port", self.start_timeout_s
+        )
+
+
+class ApacheProxy(Server):
+    """Apache's proxy in cluster mode. Routes name the port that clients ask with."""
+
+    title = "proxy"
+
+    def __init__(self, classpath: Classpath, home: Path, name_server: str) -> None:
+        super().__init__(home, PortReservation(0, 1))
+        self._classpath = classpath
+        self._name_server = name_server
+
+    def command(self, start: int) -> list[str]:
+        settings = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": self._name_server,
+            "grpcServerPort": self.port,
+            "remotingListenPort": self.port + 1,
+            "useEndpointPortFromRequest": True,
+        }
+        conf = self.home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        (conf / "rmq-proxy.json").write_text(json.dumps(settings))
+        return jvm_command(
+            self._classpath,
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            "-pc",
+            str(conf / "rmq-proxy.json"),
+            home=self.home,
+            heap_mb=PROXY_HEAP_MB,
+            options=SERVER_OPTIONS,
+        )
+
+    def environment(self) -> Mapping[str, str]:
+        return {"ROCKETMQ_HOME": str(self.home)}
+
+    def wait_until_serving(self) -> None:
+        self._running().wait_until(
+            lambda: listens(self.address, CONNECT_TIMEOUT_S), "gRPC port", self.start_timeout_s
+        )
+
+
+class GrpcServers:
+    """A cluster with a gRPC port at `endpoints`. `kill` and `start` are the broker's, in whatever process."""
+
+    def __init__(self, kind: str, directory: Path, settings: Mapping[str, str | int] = SETTINGS) -> None:
+        self.kind = kind
+        self._stack = ExitStack()
+        self._proxy: Server | None = None
+        self._servers: ServeWithGrpc | ApacheServers
+        if kind == "skylark":
+            self._servers = ServeWithGrpc(directory, settings)
+        else:
+            self._servers = ApacheServers(directory, {**APACHE, **settings})
+            home = directory / "proxy"
+            if kind == "skylark-proxy":
+                self._proxy = SkylarkProxy(home, self._servers.name_server)
+            else:
+                self._proxy = ApacheProxy(jars_of(PROXY_POM), home, self._servers.name_server)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._servers)
+            if self._proxy is not None:
+                stack.enter_context(self._proxy)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def endpoints(self) -> str:
+        if isinstance(self._servers, ServeWithGrpc):
+            return self._servers.endpoints
+        assert self._proxy is not None
+        return self._proxy.address
+
+    @property
+    def broker(self) -> str:
+        return self._servers.broker
+
+    @property
+    def name_server(self) -> str:
+        return self._servers.name_server
+
+    def kill(self) -> None:
+        self._servers.kill()
+
+    def start(self) -> None:
+        self._servers.start()
+
+    def create_topic(self, topic: str, kind: str = "NORMAL", queues: int = 4) -> str:
+        """Make a topic for this kind of messages, and return its name."""
+        request = UpdateAndCreateTopic(
+            topic=topic,
+            default_topic="TBW102",
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=False,
+            attributes=f"+message.type={kind}",
+        )
+        with BlockingConnection(self.broker) as connection:
+            connection.call(request)
+        return topic
+
+    def create_group(self, group: str, *, is_ordered: bool = False, retries: int = 16) -> str:
+        config = SubscriptionGroupConfig(
+            group_name=group, consume_message_orderly=is_ordered, retry_max_times=retries
+        )
+        with BlockingConnection(self.broker) as connection:
+            connection.call(UpdateAndCreateSubscriptionGroup(config))
+        return group
