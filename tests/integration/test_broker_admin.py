@@ -30,7 +30,6 @@ from skylark.broker.monitoring.stats import Counter, TopicCounter
 from skylark.model import java
 from skylark.model.record import decode_all
 from skylark.protocol.codes import RequestCode as Code
-from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from tests.support.broker import BrokerClient, consumer, running_broker, subscription
@@ -44,8 +43,6 @@ FAMILIES = (
 OURS = {int(code) for code in codes_of(*FAMILIES)}
 SPOKEN = {int(Code.HEART_BEAT), int(Code.UNREGISTER_CLIENT)}  # said again, so that clients are online
 OTHER_BROKERS = ("auth", "client-reset")  # with settings and stores of their own
-# Apache's broker serves it, and so takes it as a mode.
-POP_REFUSED = "mode POP is not served by this broker, allowed is PULL: its consumers pull"
 CONSUMER_ID = "192.0.2.2@3609#2347815445549"
 # Members whose value is a map from names: what they are called says nothing.
 MAPS = {
@@ -161,10 +158,6 @@ class Replay:
 def compare(answer: RemotingCommand, question: dict[str, Any], expected: dict[str, Any]) -> None:
     header = expected["header"]
     code = question["header"]["code"]
-    is_mode = code == Code.SET_MESSAGE_REQUEST_MODE and header["code"] == 0
-    if is_mode and b'"POP"' in body_of(question):
-        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, POP_REFUSED)
-        return
     assert (answer.code, answer.opaque, answer.remark) == (
         header["code"],
         header["opaque"],

@@ -172,7 +172,7 @@ def _groups(broker: str, live: tuple[str, str], directory: Path) -> Script:
         ("resetOffsetByTime of live clients",
          ["resetOffsetByTime", "-g", LIVE_CONSUMERS, "-t", LIVE_TOPIC, "-s", "0"]),
         ("setConsumeMode", ["setConsumeMode", "-b", broker, "-t", TOPIC, "-g", GROUP, "-m", "PULL"]),
-        ("setConsumeMode refused",
+        ("setConsumeMode pop",
          ["setConsumeMode", "-b", broker, "-t", TOPIC, "-g", GROUP, "-m", "POP", "-q", "0"]),
     ]  # fmt: skip
 

@@ -14,7 +14,7 @@ import msgspec
 from skylark.auth import model
 from skylark.auth.model import Action, NeededAccess, ResourceKind
 from skylark.errors import RemoteProtocolError
-from skylark.model.names import AUTO_CREATE_TOPIC
+from skylark.model.names import AUTO_CREATE_TOPIC, normal_topic
 from skylark.protocol.bodies import (
     AssignmentRequest,
     ClientConfig,
@@ -337,9 +337,14 @@ def needed_accesses(command: RemotingCommand, own_cluster: str) -> list[NeededAc
     if row is None:
         return None
     accesses: list[NeededAccess] = []
+    fields: Mapping[str, str] = command.fields
+    if command.code in _OF_POPPED:
+        # They name the retry topic that a message was popped from.
+        normal = normal_topic(fields.get("topic", ""), fields.get("consumerGroup", ""))
+        fields = {**fields, "topic": normal}
     for right in row:
         if isinstance(right, Right):
-            accesses += _by_fields(right, command.fields, own_cluster)
+            accesses += _by_fields(right, fields, own_cluster)
         else:
             try:
                 accesses += right(command.body)
@@ -350,6 +355,7 @@ def needed_accesses(command: RemotingCommand, own_cluster: str) -> list[NeededAc
     return accesses
 
 
+_OF_POPPED = (_CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME)
 _TEMPLATE = model.topic(AUTO_CREATE_TOPIC)
 _MAKE = {
     ResourceKind.TOPIC: model.topic,

@@ -407,6 +407,7 @@ class Broker:
             MetricsCollector(
                 self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
                 self.offsets, self.consumers, self.group_topics, self.producers, self.long_polling,
+                self.pops, lambda: self.held_pops.count + self.held_notifications.count,
                 self.transactions, self.timers, self.stats, self.latencies, self.watermarks,
                 {} if self.access.gate is None else self.access.gate.refusals,
                 self._tls, lambda: self._is_insecure,

@@ -30,6 +30,7 @@ from skylark.settings.live import LiveSettings
 BROADCASTING = "BROADCASTING"
 ACTIVELY = "CONSUME_ACTIVELY"
 PASSIVELY = "CONSUME_PASSIVELY"
+POPPING = "CONSUME_POP"
 CHOICES_MAX = 4
 REPORT_INTERVAL_S = 60.0
 """Least interval of reports that members of a group subscribe different things."""

@@ -16,7 +16,6 @@ TopicAttributes = Mapping[str, Mapping[str, Any]]
 
 BATCH_QUEUE = ("queue.type", "BatchCQ")
 COMPACTION = ("cleanup.policy", "COMPACTION")
-POP_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 LIGHT_TOPIC_PREFIX = "%LMQ%"
 ROCKSDB_FILE = "CURRENT"
 UNSUPPORTED_NAMES = {
@@ -61,9 +60,7 @@ def find_unsupported(
         for topic in sorted(_topics_with(attributes, COMPACTION))
     ]
     for topic in sorted(topics):
-        if topic.startswith(POP_TOPIC_PREFIX):
-            found.append(UnsupportedItem(topic, "pop state: its records are shown, not interpreted"))
-        elif topic.startswith(LIGHT_TOPIC_PREFIX):
+        if topic.startswith(LIGHT_TOPIC_PREFIX):
             found.append(UnsupportedItem(topic, "light queue: its entries point to records of other topics"))
     return found
 

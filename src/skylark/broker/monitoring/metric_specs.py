@@ -18,6 +18,9 @@ _STORAGE = ("storage_type", "storage_medium")
 _TIMED = ("topic", *_STORAGE)
 _IN = ("topic", "message_type", "is_system")
 _OUT = ("topic", "consumer_group", "is_system", "is_retry")
+_POPPED = ("consumer_group", "topic")
+_REVIVE = ("revive_message_type",)
+_STATUS = "put_status"
 _CLIENT = ("language", "version", "protocol_type")
 _CREATION = ("invocation_status", "is_system")
 _REQUEST = ("protocol_type", "request_code", "response_code", "is_long_polling", "result")
@@ -84,6 +87,25 @@ METRICS = {
     "rocketmq_consumer_queueing_latency": MetricSpec(
         "gauge", "Age of the oldest message not yet pulled, in milliseconds.", _OUT
     ),
+    "rocketmq_pop_revive_in_message_total": MetricSpec(
+        "counter", "Check points (CK) and acknowledgements (ACK) written.", (*_POPPED, *_REVIVE, _STATUS)
+    ),
+    "rocketmq_pop_revive_out_message_total": MetricSpec(
+        "counter", "Check points and acknowledgements read.", (*_POPPED, "queue_id", *_REVIVE)
+    ),
+    "rocketmq_pop_revive_retry_messages_total": MetricSpec(
+        "counter", "Popped messages that were put into a retry topic.", (*_POPPED, _STATUS)
+    ),
+    "rocketmq_pop_revive_lag": MetricSpec(
+        "gauge", "Records of a revive queue that are not dealt with.", ("queue_id",)
+    ),
+    "rocketmq_pop_revive_latency": MetricSpec(
+        "gauge", "By how many milliseconds the first check point of a revive queue is late.", ("queue_id",)
+    ),
+    "rocketmq_pop_offset_buffer_size": MetricSpec(
+        "gauge", "Queues whose committed offset is held back for popped batches."
+    ),
+    "rocketmq_pop_checkpoint_buffer_size": MetricSpec("gauge", "Popped batches in memory."),
     "rocketmq_send_to_dlq_messages_total": MetricSpec(
         "counter",
         "Messages stored in a group's dead-letter topic, which is the label `topic`.",
@@ -161,6 +183,7 @@ METRICS = {
     ),
     # Ours.
     "skylark_held_pulls": MetricSpec("gauge", "Held pulls."),
+    "skylark_held_pops": MetricSpec("gauge", "Held pops and notifications."),
     "skylark_auth_refused_total": MetricSpec(
         "counter", "Requests that access control refused, by reason.", ("reason",)
     ),
@@ -214,21 +237,8 @@ METRICS = {
 }
 """All metrics, by the name under which they are scraped."""
 
-_POP = "Pop consumption is not served: consumers pull."
 NOT_APPLICABLE = {
-    **dict.fromkeys(
-        (
-            "rocketmq_pop_buffer_scan_time_consume",
-            "rocketmq_pop_revive_in_message_total",
-            "rocketmq_pop_revive_out_message_total",
-            "rocketmq_pop_revive_retry_messages_total",
-            "rocketmq_pop_revive_lag",
-            "rocketmq_pop_revive_latency",
-            "rocketmq_pop_offset_buffer_size",
-            "rocketmq_pop_checkpoint_buffer_size",
-        ),
-        _POP,
-    ),
+    "rocketmq_pop_buffer_scan_time_consume": "Popped batches are sorted by time: none is looked at in vain.",
     "rocketmq_proxy_up": "There is no proxy: clients speak to brokers.",
     "rocketmq_rocksdb_*": "Queues are kept in consume queue files, not in RocksDB.",
     "rocketmq_tiered_store_*": "Messages are kept on local disks, or archived by Spark.",

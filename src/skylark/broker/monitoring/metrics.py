@@ -20,7 +20,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from skylark.broker.clients import ACTIVELY, ConsumerGroups, ProducerGroups
+from skylark.broker.clients import ACTIVELY, POPPING, ConsumerGroups, ProducerGroups
 from skylark.broker.delayed.timers import Timers
 from skylark.broker.group_topics import GroupTopics
 from skylark.broker.groups import SubscriptionGroups
@@ -28,6 +28,7 @@ from skylark.broker.long_polling import LongPolling
 from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.pop.pops import Pops
 from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
 from skylark.broker.topics import MESSAGE_TYPE, TopicTable
@@ -59,6 +60,7 @@ PAIRS_AT_ONCE = 64
 """Pairs read before the thread yields to the loop."""
 READS_MAX = 20
 """Attempts to read a table that grows meanwhile."""
+MODES = {ACTIVELY: "pull", POPPING: "pop"}
 STORAGE = ("local", "disk")
 PROTOCOL_TYPE = "remoting"
 WAITING_TYPES = {SCHEDULE_TOPIC: "delay", names.TIMER_TOPIC: "delay", names.HALF_TOPIC: "transaction"}
@@ -116,9 +118,13 @@ class GroupBacklog(NamedTuple):
     topic: str
     group: str
     queues: list[QueueBacklog]
+    in_flight: int | None = None
+    """Of a group that pops: messages delivered and not acknowledged. The committed offset may be ahead."""
 
     @property
     def lag(self) -> int:
+        if self.in_flight is not None:
+            return self.ready + self.in_flight
         return sum(queue.end - queue.consumed for queue in self.queues)
 
     @property
@@ -142,6 +148,9 @@ class MetricsCollector:
     group_topics: GroupTopics
     producers: ProducerGroups
     long_polling: LongPolling
+    pops: Pops
+    held_pops: Callable[[], int]
+    """Returns the pops and notifications that are held."""
     transactions: TransactionCoordinator
     timers: Timers
     stats: BrokerStats
@@ -166,6 +175,7 @@ class MetricsCollector:
             self._of_security,
             self._of_groups,
             self._of_dead_letters,
+            self._of_pops,
             self._of_storage,
             self._of_transactions,
             self._of_timers,
@@ -195,6 +205,7 @@ class MetricsCollector:
         for processor, count in settled(self.watermarks).items():
             marks(count, processor)
         page.family("skylark_held_pulls")(self.long_polling.count)
+        page.family("skylark_held_pops")(self.held_pops())
         refusals = page.family("skylark_auth_refused_total")
         for reason, count in settled(lambda: dict(self.auth_refusals)).items():
             refusals(count, reason)
@@ -284,7 +295,7 @@ class MetricsCollector:
             group = config.group_name
             online = consumers.group(group)
             if online is not None:
-                mode = "pull" if online.consume_type == ACTIVELY else "push"
+                mode = MODES.get(online.consume_type or "", "push")
                 of_group = (PROTOCOL_TYPE, group, mode, self._is_system("", group))
                 for client in settled(partial(consumers.clients, group)):
                     yield client.language.lower(), version_name(client.version).lower(), *of_group
@@ -333,7 +344,28 @@ class MetricsCollector:
     def _backlog(self, group: str, config: TopicConfig) -> GroupBacklog:
         topic = config.topic_name
         queues = [self._queue_backlog(topic, group, each) for each in range(config.write_queue_nums)]
-        return GroupBacklog(topic, group, queues)
+        return GroupBacklog(topic, group, queues, self.pops.batches.in_flight.get((topic, group)))
+
+    def _of_pops(self, page: MetricFamilies) -> None:
+        pops = self.pops
+        written = page.family("rocketmq_pop_revive_in_message_total")
+        for labels, count in settled(partial(pops.log.written.most_common, SERIES_MAX)):
+            written(count, *labels)
+        read = page.family("rocketmq_pop_revive_out_message_total")
+        for (group, topic, queue_id, kind), count in settled(
+            partial(pops.revival.read.most_common, SERIES_MAX)
+        ):
+            read(count, group, topic, str(queue_id), kind)
+        retried = page.family("rocketmq_pop_revive_retry_messages_total")
+        for labels, count in settled(partial(pops.retries.written.most_common, SERIES_MAX)):
+            retried(count, *labels)
+        behind = page.family("rocketmq_pop_revive_lag")
+        late = page.family("rocketmq_pop_revive_latency")
+        for queue_id, records, late_ms in settled(lambda: list(pops.revival.lags())):
+            behind(records, str(queue_id))
+            late(late_ms, str(queue_id))
+        page.family("rocketmq_pop_offset_buffer_size")(pops.batches.held_lanes)
+        page.family("rocketmq_pop_checkpoint_buffer_size")(len(pops.batches))
 
     def _queue_backlog(self, topic: str, group: str, queue_id: int) -> QueueBacklog:
         store, offsets = self.store, self.offsets

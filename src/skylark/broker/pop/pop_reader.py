@@ -179,6 +179,7 @@ class PopReader:
         if result.status is GetStatus.COLD:
             found.cold.append((queue, position))
             return
+        self._offsets.note_pull(topic, group, queue_id, result.next_offset)
         if result.records:
             self._take(request, queue, position, result, found)
         elif result.status in PASSED and result.next_offset > position:

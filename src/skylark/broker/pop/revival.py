@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -107,7 +108,7 @@ class Revival:
         self._read_cold = read_cold
         self._time = _WheelTime(store, timers)
         self._queues: dict[int, _ReviveQueue] = {}
-        self.read: dict[tuple[str, str, int, str], int] = {}
+        self.read: Counter[tuple[str, str, int, str]] = Counter()
         """Records read by group, topic, revive queue and kind (CK, ACK)."""
 
     async def run(self) -> None:
@@ -209,8 +210,7 @@ class Revival:
             log.warning("record of a pop left out queue_offset=%d reason=%s", message.queue_offset, error)
 
     def _count(self, group: str, topic: str, queue_id: int, kind: str) -> None:
-        key = (group, topic, queue_id, kind)
-        self.read[key] = self.read.get(key, 0) + 1
+        self.read[group, topic, queue_id, kind] += 1
 
     async def _deliver(self, queue_id: int, pending: _PendingCheckPoint, state: _ReviveQueue) -> bool:
         """Deliver the open messages of a check point again; return whether it is dealt with."""
