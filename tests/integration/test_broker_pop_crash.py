@@ -25,8 +25,9 @@ def image(broker: Broker, target: Path, *, with_power: bool) -> Path:
     Called on the loop, so that nothing is appended meanwhile.
     """
     path = broker.store.settings.path
-    flushed, appended = broker.store.flushed_offset, broker.store.appended_offset
     shutil.copytree(path, target, ignore=shutil.ignore_patterns("*.tmp"))
+    # Threads go on: read behind what was copied, or a copied file could rely on more than was flushed.
+    flushed, appended = broker.store.flushed_offset, broker.store.appended_offset
     if not with_power:
         file_bytes = broker.store.settings.commit_log_file_bytes
         assert appended < file_bytes
@@ -141,9 +142,9 @@ async def test_records_that_apache_left_in_the_revive_topic_are_honoured(tmp_pat
         )
         ack = f'{{"ao":1,{place},"pt":{popped},"q":0,"so":0,"t":"{TOPIC}"}}'
         broker.offsets.commit(TOPIC, GROUP, 0, 3, now_ms=popped)
-        for tag, body, deliver in (("ck", check_point, popped + 500), ("ack", ack, popped + 1500)):
+        for tag, text, deliver in (("ck", check_point, popped + 500), ("ack", ack, popped + 1500)):
             properties = {"TAGS": tag, "UNIQ_KEY": tag, "TIMER_DELIVER_MS": str(deliver)}
-            await client.send(revive, body.encode(), 5, properties=properties)
+            await client.send(revive, text.encode(), 5, properties=properties)
         found: list[Popped] = []
         async with asyncio.timeout(60):
             while len(found) < 2:

@@ -426,6 +426,13 @@ class MessageStore:
         answered.wait(self.settings.sync_flush_timeout_ms / 1000)
         return answers[0] if answers else PutStatus.FLUSH_DISK_TIMEOUT
 
+    def make_durable(self, end: int) -> None:
+        """Return when the log is on disk up to `end`. May block; any thread. Raises StoreFailed."""
+        if self.settings.syncs_every_put:
+            self.wait_flushed(end)  # by the thread that answers the senders, too
+        elif end > self.flusher.flushed:
+            self.flusher.flush()
+
     def flush_log(self) -> None:
         """Make the log durable now and publish what that confirms. Raises StoreFailed."""
         self.flusher.flush()

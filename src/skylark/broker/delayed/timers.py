@@ -32,7 +32,7 @@ from skylark.broker.metadata_json import Encode, decode_metadata, next_version
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.record_loader import ReadCold, RecordLoader, RecordPosition
 from skylark.clock import Clock
-from skylark.errors import CorruptRecord, DiskFull, OffsetOutOfRange
+from skylark.errors import CorruptRecord, DiskFull, OffsetOutOfRange, StoreFailed
 from skylark.histogram import DELAY_S, Histogram
 from skylark.model import names
 from skylark.model.message import PutMessage
@@ -246,7 +246,8 @@ class Timers:
             is_same = self.queue_offset == self.check.queue_offset
             if not self._is_loaded or (is_same and not changes and not self._has_fired):
                 return  # that time passes is not worth a write
-            self._has_fired = False
+            has_fired, self._has_fired = self._has_fired, False
+            end = self._store.appended_offset if has_fired else 0
             check = replace(
                 self.check,
                 read_ms=self.read_ms,
@@ -257,15 +258,17 @@ class Timers:
                 counter=self.check.counter + 1,
             )
             try:
-                await self._read_cold(lambda: self._write(changes, check))
-            except (DiskFull, OSError) as error:
+                await self._read_cold(lambda: self._write(changes, check, end))
+            except (DiskFull, OSError, StoreFailed) as error:
                 log.warning("cannot write timers, retrying reason=%s", error)
                 self.wheel.lose_changes()
                 self._has_fired = True
             else:
                 self.check = check
 
-    def _write(self, changes: list[tuple[int, bytes]], check: TimerCheckpoint) -> None:
+    def _write(self, changes: list[tuple[int, bytes]], check: TimerCheckpoint, end: int) -> None:
+        # What was delivered goes first: after a power failure no slot is over without its messages.
+        self._store.make_durable(end)
         self.log.flush()
         self.wheel.write(changes)
         self._check_file.save(check)

@@ -357,8 +357,8 @@ class MetricsCollector:
         ):
             read(count, group, topic, str(queue_id), kind)
         retried = page.family("rocketmq_pop_revive_retry_messages_total")
-        for labels, count in settled(partial(pops.retries.written.most_common, SERIES_MAX)):
-            retried(count, *labels)
+        for of_group, count in settled(partial(pops.retries.written.most_common, SERIES_MAX)):
+            retried(count, *of_group)
         behind = page.family("rocketmq_pop_revive_lag")
         late = page.family("rocketmq_pop_revive_latency")
         for queue_id, records, late_ms in settled(lambda: list(pops.revival.lags())):

@@ -91,7 +91,8 @@ class Pops:
         await self._tasks.close()
         self._store_check_points(self.batches.take_all())
         if self.batches.is_waiting or self.revival.is_waiting:
-            await self._read_cold(self._store.flusher.flush)
+            end = self._store.appended_offset
+            await self._read_cold(lambda: self._store.make_durable(end))
             self.batches.commit_durable(self._store.durable_offset)
         self.batches.clear()
         self.revival.stop()
