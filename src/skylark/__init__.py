@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         NoPermission,
         NoReply,
         NoRoute,
+        NotANameServer,
+        NotWritable,
         RemotingError,
         RequestTimeout,
         RocketMQError,
@@ -102,8 +104,9 @@ _MODULES = {
     "errors": """
         AlreadyStarted BadBody BadMessage BadName BrokerError BrokerUnknown ClientClosed ClientError
         ConnectFailed ConnectionLost CorruptRecord ForkedClient GroupInUse MessageTooLarge
-        NoPermission NoReply NoRoute RemotingError RequestTimeout RocketMQError SendFailed
-        SendUnknown ServiceNotAvailable SettingsError SomeServersFailed SystemBusy TopicNotExist""",
+        NoPermission NoReply NoRoute NotANameServer NotWritable RemotingError RequestTimeout
+        RocketMQError SendFailed SendUnknown ServiceNotAvailable SettingsError SomeServersFailed
+        SystemBusy TopicNotExist""",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
     "settings.client": """
@@ -145,6 +148,8 @@ __all__ = [
     "NoPermission",
     "NoReply",
     "NoRoute",
+    "NotANameServer",
+    "NotWritable",
     "Producer",
     "ProducerSettings",
     "PullConsumer",

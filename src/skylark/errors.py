@@ -335,6 +335,15 @@ class BadStoreFile(StoreError):
 
 
 @dataclass(eq=False)
+class UnsupportedStore(StoreError):
+    """The directory holds data of Apache RocketMQ that this version would ignore; it is left as it is."""
+
+    text = "store {path} cannot be served: {reason}"
+    path: AnyPath
+    reason: str
+
+
+@dataclass(eq=False)
 class DiskFull(StoreError):
     """The disk is full, or above the limit at which the store rejects writes. Reads continue."""
 

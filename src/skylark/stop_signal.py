@@ -7,26 +7,30 @@ import signal
 from types import TracebackType
 from typing import Self
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignal:
-    """SIGTERM or SIGINT on the running loop, while it is open. Main thread only."""
+    """SIGTERM, SIGINT or SIGHUP on the running loop, while it is open. Main thread only.
+
+    A signal that the parent had the process ignore, as `nohup` does with SIGHUP, stays ignored.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._received = asyncio.Event()
         self._number = signal.SIGTERM
+        self._handled = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
 
     def __enter__(self) -> Self:
-        for number in STOP_SIGNALS:
+        for number in self._handled:
             self._loop.add_signal_handler(number, self._receive, number)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number in STOP_SIGNALS:
+        for number in self._handled:
             self._loop.remove_signal_handler(number)
 
     def _receive(self, number: signal.Signals) -> None:

@@ -23,7 +23,11 @@ STOPPED = re.compile(r"^skylark \S+: stopped after \d+\.\d\d s$", re.MULTILINE)
 
 @pytest.mark.parametrize(
     ("columns", "number", "reason"),
-    [(80, signal.SIGINT, "Ctrl-C"), (120, signal.SIGTERM, "SIGTERM from another process or the system")],
+    [
+        (80, signal.SIGINT, "Ctrl-C"),
+        (120, signal.SIGTERM, "SIGTERM from another process or the system"),
+        (120, signal.SIGHUP, "SIGHUP, its terminal was closed"),
+    ],
 )
 def test_serve_says_when_and_why_it_stops(
     tmp_path: Path, columns: int, number: signal.Signals, reason: str

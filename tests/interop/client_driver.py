@@ -1,4 +1,4 @@
-"""Stock Java clients of two generations: `java/clients/ClientsDriver.java`, one JVM for many scenarios."""
+"""Stock Java clients of several releases: `java/clients/ClientsDriver.java`, one JVM for many scenarios."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from benchmarks.peers import apache
 from benchmarks.peers.java import Classpath, jvm_command
 from skylark.processes import GroupProcess
 from tests.interop.verdict import Results, results
+from tests.interop.versions import JAVA, POMS
 from tests.support.java import compiled
 from tests.support.names import fresh_name
 
-JAVA = Path(__file__).parent / "java"
-POMS = {"5.3.3": apache.POM, "4.9.8": JAVA / "pom-4.9.8.xml"}
-VERSIONS = ("5.3.3", pytest.param("4.9.8", marks=pytest.mark.nightly))
-"""Parameters of a fixture: the older generation is part of the nightly run only."""
 HEAP_MB = 256
 SCENARIOS_TIMEOUT_S = 300
 BINARY_HEADER = "-Drocketmq.serialize.type=ROCKETMQ"

@@ -6,14 +6,16 @@ import pytest
 
 from benchmarks.peers.apache import ApacheNameServer
 from benchmarks.peers.java import Classpath
+from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import KINDS, SETTINGS, ApacheServers, Servers, make_servers
 from tests.interop.store_driver import StoreDriver, driver_classpath
+from tests.interop.versions import SERVERS
 
 
-@pytest.fixture(scope="session")
-def classpath() -> Classpath:
-    """Apache RocketMQ 5.3.3 and the store driver."""
-    return driver_classpath()
+@pytest.fixture(scope="session", params=SERVERS)
+def classpath(request: pytest.FixtureRequest) -> Classpath:
+    """A release of Apache RocketMQ, and the store driver."""
+    return driver_classpath(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +48,12 @@ def servers(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         assert running.complaints() == ""
 
 
-@pytest.fixture(scope="session")
-def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
+@pytest.fixture(scope="session", params=SERVERS)
+def apache(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheServers]:
     """Apache's name server and broker, one pair for the tests of our clients: each has its own topics."""
     settings = {**SETTINGS, "traceTopicEnable": "true"}
-    with ApacheServers(tmp_path_factory.mktemp("apache"), settings) as running:
+    directory = tmp_path_factory.mktemp("apache")
+    with ApacheServers(directory, settings, admin_classpath(request.param)) as running:
         yield running

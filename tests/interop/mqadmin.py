@@ -7,19 +7,18 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.peers.apache import POM
 from benchmarks.peers.java import Classpath, jvm_command
 from skylark.processes import run
+from tests.interop.versions import JAVA, MAIN, POMS
 from tests.support.java import compiled
 
-JAVA = Path(__file__).parent / "java"
 HEAP_MB = 256
 COMMANDS_TIMEOUT_S = 300
 
 
-def admin_classpath() -> Classpath:
-    """The tool of 5.3.3. Skips (or fails) the test where it cannot be fetched."""
-    return compiled(POM, sorted((JAVA / "admin").glob("*.java")))
+def admin_classpath(version: str = MAIN) -> Classpath:
+    """The tool of a release. Skips (or fails) the test where it cannot be fetched."""
+    return compiled(POMS[version], sorted((JAVA / "admin").glob("*.java")))
 
 
 class MqAdmin:

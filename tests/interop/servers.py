@@ -14,6 +14,7 @@ from benchmarks.peers.java import Classpath
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking_connection import BlockingConnection
 from tests.interop.mqadmin import admin_classpath
+from tests.interop.versions import MAIN
 from tests.support.skylark_servers import SkylarkServers
 
 # Retries use the third level and those after it; the drivers know the first two.
@@ -33,8 +34,8 @@ SMALL: dict[str, str | int] = {
     "timerFlushIntervalMs": 60_000,
 }
 """A flush writes the whole timer wheel: every second, as by default, takes a quarter of a core."""
-KINDS = ["skylark", pytest.param("apache", marks=pytest.mark.nightly)]
-"""Parameters of a fixture: a failure on both is the driver's, so Apache's are part of the slow run only."""
+KINDS = ["skylark", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("apache", "apache-5.5.0"))]
+"""Parameters of a fixture: a failure on all is the driver's, so Apache's are part of the slow run only."""
 
 
 class Servers(Protocol):
@@ -62,7 +63,7 @@ class Servers(Protocol):
 
 
 class ApacheServers:
-    """Apache's pair, of 5.3.3 unless other jars are given; `stop`, `kill` and `start` are the broker's."""
+    """Apache's pair, of the main release by default; `stop`, `kill` and `start` are the broker's."""
 
     def __init__(
         self,
@@ -108,7 +109,11 @@ class ApacheServers:
 
 
 def make_servers(kind: str, directory: Path, settings: Mapping[str, str | int] = SETTINGS) -> Servers:
-    return (SkylarkServers if kind == "skylark" else ApacheServers)(directory, settings)
+    """Our servers, or those of a release of Apache RocketMQ, by the names in KINDS."""
+    if kind == "skylark":
+        return SkylarkServers(directory, settings)
+    version = kind.removeprefix("apache").removeprefix("-") or MAIN
+    return ApacheServers(directory, settings, admin_classpath(version))
 
 
 def create_topic(broker: str, topic: str, queues: int = 4) -> None:

@@ -10,21 +10,20 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.peers.apache import POM
 from benchmarks.peers.java import Classpath, jvm_command
 from skylark.processes import GroupProcess, run
+from tests.interop.versions import JAVA, POMS
 from tests.support.java import compiled
 
-JAVA = Path(__file__).parent / "java"
 HEAP_MB = 256
 COMMAND_TIMEOUT_S = 240
 
 Json = dict[str, Any]
 
 
-def driver_classpath() -> Classpath:
-    """The driver compiled against the jars of 5.3.3. Skips (or fails) the test where that cannot be."""
-    return compiled(POM, sorted((JAVA / "store").glob("*.java")))
+def driver_classpath(version: str) -> Classpath:
+    """The driver compiled against the jars of a release. Skips (or fails) the test where that cannot be."""
+    return compiled(POMS[version], sorted((JAVA / "store").glob("*.java")))
 
 
 class StoreDriver:

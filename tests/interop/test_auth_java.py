@@ -14,9 +14,9 @@ from skylark import Admin, Message, NoPermission, Producer, SendFailed
 from skylark.admin.results import AclRule
 from skylark.processes import run
 from skylark.settings.client import ClientSettings
-from tests.interop.client_driver import POMS, VERSIONS
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import ApacheServers
+from tests.interop.versions import CLIENTS, POMS
 from tests.support.java import compiled
 from tests.support.names import fresh_name
 from tests.support.skylark_servers import SkylarkServers
@@ -74,7 +74,7 @@ def steps(version: str, name_server: str, directory: Path, *arguments: str) -> d
     return dict(re.findall(r"^STEP (\w+) (.*)$", log.read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", CLIENTS)
 def test_java_clients_with_credentials(servers: SkylarkServers, tmp_path: Path, version: str) -> None:
     topic, group, user = (fresh_name(word) for word in ("topic", "group", "user"))
     with Admin(namesrv=servers.name_server, client=ROOT) as admin:

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,7 @@ from skylark.errors import BrokerError
 from skylark.protocol.requests.offset import QueryConsumerOffset
 from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from tests.interop.servers import SETTINGS, ApacheServers, create_topic
+from tests.interop.versions import POMS
 from tests.support.broker import BrokerClient, until
 from tests.support.consumer import FAST_CLIENT, bodies, eventually, fast, until_count, until_retrying
 from tests.support.java import jars_of
@@ -26,7 +26,6 @@ from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
 
-POM = Path(__file__).parent / "java" / "pom-servers-4.9.7.xml"
 PATIENT = ProducerSettings(send_timeout_ms=30_000)
 WAIT_S = 90
 
@@ -39,7 +38,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
         conf = directory / home / "conf"
         conf.mkdir(parents=True)
         (conf / f"logback_{name}.xml").write_text("<configuration/>")
-    with ApacheServers(directory, SETTINGS, jars_of(POM)) as running:
+    with ApacheServers(directory, SETTINGS, jars_of(POMS["4.9.7"])) as running:
         yield running
 
 

@@ -1,4 +1,4 @@
-"""Apache's Java client, two generations of it: SQL92, transactions, timed messages, requests with replies."""
+"""Apache's Java client, several releases: SQL92, transactions, timed messages, requests with replies."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from skylark.client.producer.transaction_producer import AsyncTransactionProducer, TransactionState
 from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
-from tests.interop.client_driver import VERSIONS, ClientDriver
+from tests.interop.client_driver import ClientDriver
 from tests.interop.servers import SETTINGS, Servers, create_topic, make_servers
 from tests.interop.verdict import Outcomes
+from tests.interop.versions import CLIENTS
 from tests.support.broker import BrokerClient, until
 from tests.support.names import fresh_name
 
@@ -38,7 +39,7 @@ def asking_servers(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         assert running.complaints() == ""
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=CLIENTS)
 def outcomes(
     request: pytest.FixtureRequest, asking_servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> Outcomes:

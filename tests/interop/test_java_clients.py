@@ -1,12 +1,13 @@
-"""Apache's Java client, two generations of it, unchanged, with our servers."""
+"""Apache's Java client, several releases of it, unchanged, with our servers."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.interop.client_driver import BINARY_HEADER, SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
+from tests.interop.client_driver import BINARY_HEADER, SCENARIOS_TIMEOUT_S, ClientDriver
 from tests.interop.servers import Servers
 from tests.interop.verdict import Outcomes, results
+from tests.interop.versions import CLIENTS
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
 
@@ -35,7 +36,7 @@ SCENARIOS = (
 )
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=CLIENTS)
 def version(request: pytest.FixtureRequest) -> str:
     number: str = request.param
     return number

@@ -26,6 +26,7 @@ from tests.interop.admin_script import (
 from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import Servers, make_servers
+from tests.interop.versions import MAIN, SERVERS
 
 pytestmark = pytest.mark.interop("java", "mvn")
 
@@ -47,14 +48,14 @@ class Run:
     """One run of the script, and what it was run on."""
 
     def __init__(
-        self, servers: Servers, live: tuple[str, str], sent: list[SendReply], directory: Path
+        self, servers: Servers, version: str, live: tuple[str, str], sent: list[SendReply], directory: Path
     ) -> None:
         self.servers = servers
         self.live = live
         self.sent = sent
         self.directory = directory
         self.commands = script(servers.broker, live, sent, directory)
-        tool = MqAdmin(admin_classpath(), servers.name_server, directory)
+        tool = MqAdmin(admin_classpath(version), servers.name_server, directory)
         texts = tool.run(*(command for _, command in self.commands))
         self._printed = {label: text for (label, _), text in zip(self.commands, texts, strict=True)}
 
@@ -83,8 +84,10 @@ class Run:
 class Runs:
     """The run that all tests look at, until one of them fails: its next attempt looks at a new run."""
 
-    def __init__(self, kind: str, directories: pytest.TempPathFactory) -> None:
+    def __init__(self, kind: str, version: str, directories: pytest.TempPathFactory) -> None:
+        """`version` is the tool's."""
         self._kind = kind
+        self._version = version
         self._directories = directories
         self._stack = ExitStack()
         self._latest: Run | None = None
@@ -95,10 +98,10 @@ class Runs:
             self.close()
         if self._latest is None:
             servers = self._stack.enter_context(make_servers(self._kind, self._directories.mktemp("servers")))
-            driver = ClientDriver("5.3.3", servers.name_server, self._directories.mktemp("live"), LIVE)
+            driver = ClientDriver(MAIN, servers.name_server, self._directories.mktemp("live"), LIVE)
             live = self._stack.enter_context(driver.live())
             directory = self._directories.mktemp("admin")
-            self._latest = Run(servers, live, prepare(servers.broker), directory)
+            self._latest = Run(servers, self._version, live, prepare(servers.broker), directory)
         return self._latest
 
     def close(self) -> None:
@@ -107,9 +110,11 @@ class Runs:
         assert latest is None or latest.servers.complaints() == ""
 
 
-@pytest.fixture(scope="module")
-def runs(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    made = Runs(kind, tmp_path_factory)
+@pytest.fixture(scope="module", params=SERVERS)
+def runs(
+    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runs]:
+    made = Runs(kind, request.param, tmp_path_factory)
     yield made
     made.close()
 

@@ -15,8 +15,9 @@ from skylark.client.producer.request_reply import reply
 from skylark.client.received_message import ReceivedMessage
 from skylark.model.message import Message
 from skylark.settings.client import ConsumeFrom, ProducerSettings, PushConsumerSettings
-from tests.interop.client_driver import SCENARIOS_TIMEOUT_S, VERSIONS, ClientDriver
+from tests.interop.client_driver import SCENARIOS_TIMEOUT_S, ClientDriver
 from tests.interop.servers import Servers, create_topic
+from tests.interop.versions import CLIENTS
 from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
@@ -26,7 +27,7 @@ PATIENT = ProducerSettings(send_timeout_ms=30_000)
 _ANSWERING = re.compile(r"^ANSWERING (\S+)$", re.MULTILINE)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=CLIENTS)
 def java(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> ClientDriver:
     return ClientDriver(request.param, servers.name_server, tmp_path)
 

@@ -11,11 +11,12 @@ from skylark import Admin, ClientSettings, Message, Producer, ProducerSettings, 
 from skylark.certificates import CertificateDirectory, make_directory
 from skylark.errors import ConnectFailed
 from skylark.settings import ClientTlsSettings, ServerTlsSettings, TlsMode
-from tests.interop.client_driver import VERSIONS, ClientDriver
+from tests.interop.client_driver import ClientDriver
 from tests.interop.mqadmin import MqAdmin, admin_classpath
 from tests.interop.servers import SETTINGS, ApacheServers, create_topic
 from tests.interop.test_java_clients import SCENARIOS
 from tests.interop.verdict import Results
+from tests.interop.versions import CLIENTS
 from tests.support.broker import running_broker, running_name_server, until
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
@@ -62,7 +63,7 @@ async def with_java(
         return await asyncio.to_thread(run)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", CLIENTS)
 async def test_java_clients_and_mqadmin_with_our_servers(
     tmp_path: Path, certificates: CertificateDirectory, version: str
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skylark.errors import BrokerError, NoRoute, NotANameServer, SettingsError
+from skylark.errors import BrokerError, ConnectFailed, NoRoute, NotANameServer, SettingsError
 from skylark.pipelines import broker_source
 from skylark.pipelines.broker_source import BrokerSource
 from skylark.pipelines.cluster_client import BULK_BYTES, BULK_MESSAGES, ClusterClient, masters
@@ -140,6 +140,20 @@ def test_a_broker_is_no_name_server(lonely: ClusterClient) -> None:
     with pytest.raises(NotANameServer, match=f"{broker} is not a name server"):
         wrong.topics()
     wrong.close()
+
+
+def test_a_server_that_cannot_be_reached_is_named(cluster: PipelineCluster) -> None:
+    nobody = ClusterClient("127.0.0.1:1", retry_timeout_s=0)
+    with pytest.raises(ConnectFailed, match=r"cannot connect to name server 127\.0\.0\.1:1: ") as failed:
+        nobody.topics()
+    assert "NAMESRV_ADDR" in failed.value.hint
+    known = ClusterClient(cluster.namesrv, retry_timeout_s=0)
+    route = known.route("sizes")
+    route.broker_datas[0].broker_addrs[0] = "127.0.0.1:1"  # it is gone
+    with pytest.raises(ConnectFailed, match=r"to broker broker-a at 127\.0\.0\.1:1: ") as failed:
+        known.max_offsets(known.queues("sizes"))
+    assert "--advertise HOST" in failed.value.hint
+    known.close()
 
 
 def test_losses_are_counted(cluster: PipelineCluster) -> None:

@@ -182,3 +182,23 @@ def test_a_step_in_python_must_be_there(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match=sentence) as refused:
             run.load_function(pipeline, "steps.py:enrich", 3)
         assert refused.value.name.endswith("pipeline.yml:3")
+
+
+def test_the_state_lies_in_the_first_table_wherever_the_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    text = "name: orders\nsource: {topic: orders}\nsinks:\n"
+    sink = f"  - delta: {{path: {tmp_path / 'lake'}}}\n"
+    states = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        states.append(run.state_of(load(tmp_path / name, f"{text}  - console: {{}}\n{sink}"), None))
+    assert states[0] == states[1]
+    assert states[0].parent == tmp_path / "lake" / "_skylark" / "state"
+    without = [
+        run.state_of(load(tmp_path / name, f"{text}  - console: {{}}\n"), None) for name in ("one", "two")
+    ]
+    assert without[0] != without[1]
+    assert without[0].is_relative_to(tmp_path / "home")
+    assert run.state_of(load(tmp_path / "one", text + sink), tmp_path / "mine") == tmp_path / "mine"

@@ -18,6 +18,7 @@ from skylark.broker.clients import ConsumerGroups, ProducerGroups, QueueLockTabl
 from skylark.broker.cold_reads import ColdReads
 from skylark.broker.configuration import BrokerConfiguration
 from skylark.broker.delayed.delay_levels import DelayLevels
+from skylark.broker.delayed.delivery_progress import DeliveryProgress, current_boot
 from skylark.broker.delayed.timers import FLUSH_INTERVAL_S, DelayedMessages, SlaveTimers, Timers
 from skylark.broker.filters.consumer_filters import ConsumerFilters
 from skylark.broker.group_topics import ArchiveProgress, GroupTopics
@@ -202,13 +203,15 @@ class Broker:
         read_cold = self.read_cold
         self.restoration = TopicRestoration(self.topics, store, clock)
         restore_topics = self.restoration.restore_undeleted
+        self._delivered = progress = DeliveryProgress(disk, settings.store.path, current_boot())
         self.delay_levels = DelayLevels(
-            store, clock, parse_delay_levels(settings.store.delay_levels), read_cold, restore_topics, stats
-        )
+            store, clock, parse_delay_levels(settings.store.delay_levels), read_cold, restore_topics, stats,
+            progress,
+        )  # fmt: skip
         kind = SlaveTimers if self.role.is_slave else Timers
         self.timers: Timers = kind(
             live=live, clock=clock, store=store, disk=disk, restore_topics=restore_topics, stats=stats,
-            read_cold=read_cold,
+            read_cold=read_cold, progress=progress,
         )  # fmt: skip
         delayed = DelayedMessages(self.delay_levels, self.timers)
         self.transactions = TransactionCoordinator(
@@ -502,7 +505,12 @@ class Broker:
         if report.others_wrote or not self.role.is_slave:
             self._copy_mark.clear()
         self.role.slave.is_copy = self._copy_mark.is_set
+        if report.others_wrote or self.role.is_slave:
+            self._delivered.clear()
+        else:
+            self._delivered.load(self.store.log.appended)
         load_metadata(directory / "delayOffset.json", self.delay_levels.load)
+        self.delay_levels.resume()
         if not self.role.is_slave:
             self.transactions.load()
         load_metadata(directory / "timermetrics", self.timers.load_metrics)

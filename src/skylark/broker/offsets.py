@@ -28,7 +28,7 @@ _encode_text = msgspec.json.Encoder().encode
 class ConsumerOffsets:
     """Three tables by topic, group and queue: committed, pulled, and resets not yet delivered.
 
-    Only the first is kept in a file. Offsets are those of the next message to consume.
+    The first two are kept in a file. Offsets are those of the next message to consume.
     """
 
     def __init__(self, live: LiveSettings[BrokerSettings], *, now_ms: int) -> None:
@@ -197,11 +197,12 @@ class ConsumerOffsets:
     # --- The file ---
 
     def snapshot(self) -> Encode:
-        """Return an encoder of the current committed offsets."""
+        """Return an encoder of the current offsets."""
         committed = {key: dict(queues) for key, queues in self._committed.items()}
+        pulled = {key: dict(queues) for key, queues in self._pulled.items()}
         version = self.data_version
         stray = None if self.stray is None else sorted(self.stray)
-        return lambda: _encode(committed, version, stray)
+        return lambda: _encode(committed, pulled, version, stray)
 
     def load(self, data: bytes) -> None:
         """Load consumerOffset.json. Raises ValueError."""
@@ -224,6 +225,7 @@ class ConsumerOffsets:
             if separator and self._committed.get((topic, group)) != queues:
                 self._committed[topic, group] = queues
                 is_new = True
+        self._pulled |= {_key_of(text): queues for text, queues in document.pull_offset_table.items()}
         self.data_version = document.data_version or self.data_version
         return is_new
 
@@ -265,8 +267,9 @@ def _topics_by_group(keys: Iterable[Key]) -> dict[str, list[str]]:
     return topics
 
 
-def _encode(committed: _Table, version: DataVersion, stray: list[tuple[str, str, int]] | None) -> bytes:
-    """Encode the file. str() of a dict of numbers is RocketMQ's format, apart from spaces."""
+def _encode(
+    committed: _Table, pulled: _Table, version: DataVersion, stray: list[tuple[str, str, int]] | None
+) -> bytes:
     members = {"dataVersion": version, "groupTopicMap": _topics_by_group(_pairs(committed))}
     if stray is not None:
         queues: dict[str, list[int]] = {}
@@ -274,8 +277,16 @@ def _encode(committed: _Table, version: DataVersion, stray: list[tuple[str, str,
             queues.setdefault(topic + SEPARATOR + group, []).append(queue_id)
         members["strayOffsets"] = queues
     head = encode_metadata(members)
+    text = head[:-1] + b',\n"offsetTable":' + _encode_table(committed)
+    if pulled:  # as in files of RocketMQ 5.5
+        text += b',\n"pullOffsetTable":' + _encode_table(pulled)
+    return text + b"}"
+
+
+def _encode_table(table: _Table) -> bytes:
+    """str() of a dict of numbers is RocketMQ's format, apart from spaces."""
     entries = [
         _encode_text(f"{topic}{SEPARATOR}{group}") + f":{queues}".replace(" ", "").encode()
-        for (topic, group), queues in committed.items()
+        for (topic, group), queues in table.items()
     ]
-    return head[:-1] + b',\n"offsetTable":{' + b",\n".join(entries) + b"}}"
+    return b"{%b}" % b",\n".join(entries)

@@ -40,7 +40,11 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 COLLECT_AFTER = (50_000, 20, 50)
 """Thresholds of the garbage collector: a reply consists of up to thousands of views, each of which counts."""
 PORT_MAX = 0xFFFF
-STOP_REASONS = {Signals.SIGINT: "Ctrl-C", Signals.SIGTERM: "SIGTERM from another process or the system"}
+STOP_REASONS = {
+    Signals.SIGINT: "Ctrl-C",
+    Signals.SIGTERM: "SIGTERM from another process or the system",
+    Signals.SIGHUP: "SIGHUP, its terminal was closed",
+}
 FLUSH_MODES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 
 TEXT, JSON = "text", "json"

@@ -457,13 +457,12 @@ def run_file(
     """
     spark_jobs.session_settings(place)
     from skylark.pipelines.jobs import run as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.endpoints import state_directory  # noqa: PLC0415
     from skylark.pipelines.jobs.pipeline_file import load_pipeline  # noqa: PLC0415
 
     loaded = load_pipeline(pipeline)
     source = job.source_of(loaded, namesrv)
     outputs = job.outputs_of(loaded)
-    state = state_directory(run.state, "run", loaded.name, pipeline.absolute())
+    state = job.state_of(loaded, run.state)
     if not spark_jobs.is_to_run(source, run, state=state, query=next(iter(outputs))):
         return
 

@@ -43,8 +43,6 @@ class ExportFormat(StrEnum):
     JSON = "json"
 
 
-SLOTS = 5_000_000
-ITEMS = 20_000_000
 BLOCK_BYTES = 512
 KEY_MATCHES_MAX = 1 << 31
 TIME_MS_END = 1 << 62
@@ -71,11 +69,13 @@ class StoreLocation:
     directory: Directory
     commit_log: CommitLog = None
     slots: Annotated[
-        int, typer.Option("--index-slots", help="Slots of an index file (the broker's maxHashSlotNum).")
-    ] = SLOTS
+        int | None,
+        typer.Option("--index-slots", help="Slots of an index file (maxHashSlotNum), if they are not found."),
+    ] = None
     items: Annotated[
-        int, typer.Option("--index-items", help="Items of an index file (the broker's maxIndexNum).")
-    ] = ITEMS
+        int | None,
+        typer.Option("--index-items", help="Items of an index file (maxIndexNum), if they are not found."),
+    ] = None
 
 
 @dataclass(frozen=True)

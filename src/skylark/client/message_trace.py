@@ -25,14 +25,15 @@ from skylark.tasks import Tasks
 log = logging.getLogger(__name__)
 
 TRACE_GROUP = "_INNER_TRACE_PRODUCER-{group}-{kind}"
-QUEUE_MAX = 2048
+QUEUE_MAX = 16_384
+"""Traces of a burst that wait: a few megabytes. Two are written for each consumed message."""
 BATCH = 10
 CHECK_INTERVAL_MS = 50
 SENDING = ProducerSettings(send_timeout_ms=5000, compress_from_bytes=1 << 30)
 
 
 class TraceQueue:
-    """Queue of traces, sent ten at a time or after `flush_ms`, on the session's loop.
+    """Queue of traces, sent once there are ten or after `flush_ms`, on the session's loop.
 
     Traces that cannot be sent are lost and counted.
     """
@@ -71,21 +72,28 @@ class TraceQueue:
             self._flushed_at = time.monotonic()
             traces = [self._traces.popleft() for _ in range(len(self._traces))]
             self._lose(len(traces))  # until a broker has stored them
-            for message, count in trace_records.gathered(traces, self.topic):
-                if await self._is_sent(message):
+            messages = list(trace_records.gathered(traces, self.topic))
+            # Together: one after the other, the replies of a busy broker would let the queue overflow.
+            failures = await asyncio.gather(*(self._send(message) for message, _ in messages))
+            for (_, count), failure in zip(messages, failures, strict=True):
+                if failure is None:
                     self._lose(-count)
+            await self._note(next(filter(None, failures), None))
 
-    async def _is_sent(self, message: Message) -> bool:
+    async def _send(self, message: Message) -> RocketMQError | None:
         try:
             await (await self._sender.send(self._sender.encoder.encode(message)))
         except RocketMQError as error:
-            if not self._is_failing:  # logged once per outage
-                log.warning("traces are lost, send failed topic=%s error=%s", self.topic, error)
-            self._is_failing = True
+            return error
+        return None
+
+    async def _note(self, failure: RocketMQError | None) -> None:
+        """Log the first failure of an outage, and look the topic's route up again."""
+        if failure is not None:
+            if not self._is_failing:
+                log.warning("traces are lost, send failed topic=%s error=%s", self.topic, failure)
             await self._sender.refresh(self.topic)  # the session refreshes only topics of its members
-        else:
-            self._is_failing = False
-        return not self._is_failing
+        self._is_failing = failure is not None
 
     async def close(self, timeout_s: float) -> None:
         """Send the queued traces within a time limit, and close."""

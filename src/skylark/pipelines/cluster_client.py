@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from skylark.client import retry
 from skylark.client.session.routes import TopicRoute
 from skylark.errors import (
     BrokerError,
+    ConnectFailed,
     ConnectionLost,
     NoRoute,
     NotANameServer,
@@ -131,6 +133,8 @@ class ClusterClient:
                 if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise NotANameServer(address, request.code.name) from None
                 raise
+            except ConnectFailed as error:
+                failure = replace(error, is_name_server=True)
             except RocketMQError as error:
                 failure = error
         assert failure is not None
@@ -156,10 +160,17 @@ class ClusterClient:
                 for place, (_, request) in zip(places, questions, strict=True)
             ]
             return [place.answer(item) for place, item in zip(places, asked, strict=True)]
-        except RocketMQError:
+        except RocketMQError as error:
             for queue, _ in questions:
                 self.forget_route(queue.topic)  # the master may have moved
+            if isinstance(error, ConnectFailed) and not error.is_name_server:
+                raise replace(error, broker=self._broker_at(error.address)) from None
             raise
+
+    def _broker_at(self, address: str) -> str:
+        """Return the name of the broker with this address in the known routes, empty if none has it."""
+        known = (masters(route) for _, route in self._routes.values())
+        return next((name for names in known for name, its in names.items() if its == address), "")
 
     # --- Topics and routes ---
 

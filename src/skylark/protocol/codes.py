@@ -284,3 +284,9 @@ def version_name(ordinal: int) -> str:
     release, is_final = divmod(ordinal - FIRST_REGULAR, 2)
     major, minor, patch = 4 + release // 100, release // 10 % 10, release % 10
     return f"V{major}_{minor}_{patch}" + ("" if is_final else "_SNAPSHOT")
+
+
+def version_ordinal(name: str) -> int:
+    """Return the ordinal of a release, the inverse of `version_name` from 4.0.0 to 5.9.9."""
+    major, minor, patch = map(int, name.removeprefix("V").split("_"))
+    return FIRST_REGULAR + 2 * ((major - 4) * 100 + minor * 10 + patch) + 1

@@ -180,6 +180,7 @@ LEASE_MARGIN_MS = 500
 CONFIG_BLACK_LIST = "configBlackList;brokerConfigPath"
 # Cluster and broker names become topic names, with a prefix of up to 27 characters.
 _BROKER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,100}")
+_VERSION = re.compile("V[45]_[0-9]_[0-9]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +202,7 @@ class BrokerSettings:
     broker_id: int = setting(0, "brokerId", -1)
     role: BrokerRole = setting(BrokerRole.ASYNC_MASTER, "brokerRole")
     region: str = setting("DefaultRegion", "regionId")
+    advertised_version: str = setting("V5_3_3", "advertisedVersion")  # of RocketMQ, for clients and tools
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(10_911, "listenPort", 0, 65_534)
     replica_port: int | None = setting(None, "haListenPort", 0, 65_535)
@@ -297,6 +299,11 @@ class BrokerSettings:
                 raise SettingsError(
                     name, f"invalid name {value!r}; use 1 to 100 of the characters % | _ . - a-z A-Z 0-9"
                 )
+        if not _VERSION.fullmatch(self.advertised_version):
+            raise SettingsError(
+                "advertised_version",
+                f"invalid version {self.advertised_version!r}; use V4_0_0 to V5_9_9, such as V5_5_0",
+            )
         if 0 < self.port <= FAST_PORT_DISTANCE:
             raise SettingsError(
                 "port",

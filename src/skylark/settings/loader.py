@@ -19,10 +19,13 @@ from typing import Any, Generic, TypeVar
 from skylark.errors import BadSettingsFile, SettingsError
 from skylark.settings.fields import allowed_range, check_range
 from skylark.settings.properties import read_properties, write_properties
+from skylark.settings.rocketmq_defaults import DEFAULTS
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 
 S = TypeVar("S")
 HIDDEN = "***"
+LIKENESS = 0.75
+"""Of a key and the one that is suggested instead; a lower one misleads."""
 _BOOLEANS = {"true": True, "false": False}
 # RocketMQ's environment variables and their keys. As in RocketMQ, a file overrides them.
 _JAVA_VARIABLES = {"NAMESRV_ADDR": "namesrvAddr"}
@@ -277,13 +280,18 @@ def _from_environment(
 
 
 def _remarks(item: _Given, known: Mapping[str, KnownSetting]) -> list[str]:
-    """Return a warning for a RocketMQ key that is not supported. Raises SettingsError for unknown keys."""
+    """Return a warning for a RocketMQ key that is not supported, none for its default.
+
+    Raises SettingsError for unknown keys.
+    """
     if item.key in REFUSED_KEYS:
         harmless, reason = REFUSED_KEYS[item.key]
         if str(item.value).strip().lower() not in harmless:
             raise SettingsError(item.key, f"{item.value!r} is not supported: {reason} ({item.origin})")
         return []
     if item.key in UNUSED_KEYS:
+        if str(item.value).strip() in DEFAULTS.get(item.key, ()):
+            return []
         return [f"{item.key} has no effect: {UNUSED_KEYS[item.key]} ({item.origin})"]
     near = _nearest(item.key, [*known, *UNUSED_KEYS])
     raise SettingsError(item.key, f"unknown setting{near and f'; did you mean {near}?'} ({item.origin})")
@@ -291,5 +299,5 @@ def _remarks(item: _Given, known: Mapping[str, KnownSetting]) -> list[str]:
 
 def _nearest(key: str, names: typing.Iterable[str]) -> str:
     by_letters = {name.lower(): name for name in names}
-    found = difflib.get_close_matches(key.lower(), by_letters, n=1)
+    found = difflib.get_close_matches(key.lower(), by_letters, n=1, cutoff=LIKENESS)
     return by_letters[found[0]] if found else ""

@@ -1,4 +1,4 @@
-"""RocketMQ keys of broker (4.9 to 5.4) and name server that are not settings here, with the reasons.
+"""RocketMQ keys of broker (4.9 to 5.5) and name server that are not settings here, with the reasons.
 
 A file that contains them is accepted.
 """
@@ -59,7 +59,9 @@ _UNUSED_BY_REASON = {
         maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxRecoveryCommitlogFiles
         messageIndexSafe pullBatchMaxMessageCount putMsgIndexHightWater readUnCommitted
         recheckReputOffsetFromCq sampleCountThreshold sampleSteps travelCqFileNumWhenGetMessage
-        useStaticSubscription wakeFlushWhenPutMessage""",
+        useStaticSubscription wakeFlushWhenPutMessage
+        checkCommitLogOffsetOnRecover commitLogRecoverMaxNum sharedByteBufferNum""",
+    "group offsets are written as a whole": "persistConsumerOffsetIncrementally",
     "topics longer than 127 bytes use the newer record format automatically": """
         autoMessageVersionOnTopicLen maxTopicLength""",
     "queues are files; RocksDB is not supported": """
@@ -69,6 +71,14 @@ _UNUSED_BY_REASON = {
         flushConsumerOffsetHistoryInterval memTableFlushIntervalMs realTimePersistRocksDBConfig
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec""",
+    "timers, transactions, index and metadata are in files; RocksDB is not supported": """
+        indexFileReadEnable indexFileWriteEnable iteratorWhenUseRocksdbConsumeQueue maxRocksDBIndexQueryDays
+        timerRecallToTimelineEnable timerReputServiceCorePoolSize timerReputServiceMaxPoolSize
+        timerReputServiceQueueCapacity timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
+        timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
+        transWriteOriginTransHalfEnable transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
+        transactionCheckRocksdbQueueCapacity useSeparateStorePathForRocksdbCQ
+        useSingleRocksDBForAllConfigs""",
     "batch queues are not supported yet": "mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable",
     "compaction topics are not supported yet": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
@@ -79,7 +89,9 @@ _UNUSED_BY_REASON = {
         timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum timerSkipUnknownError
         timerStopDequeue timerStopEnqueue timerWarmEnable""",
     "each delay level has its own queue": "maxDelayTime timerInterceptDelayLevel",
-    "a recall is stored as a message": "allowRecallWhenBrokerNotWriteable",
+    "a recall is stored as a message": """
+        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey timerRecallToTimeWheelEnable""",
+    "the timer wheel is written in place": "timerWheelSnapshotFlush timerWheelSnapshotIntervalMs",
     "delayed messages are delivered in order, level by level": """
         enableScheduleAsyncDeliver enableScheduleMessageStats scheduleAsyncDeliverMaxPendingLimit
         scheduleAsyncDeliverMaxResendNum2Blocked""",
@@ -104,6 +116,16 @@ _UNUSED_BY_REASON = {
         popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
         popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead""",
     "held pops are forgotten when they are answered": "popPollingMapExpireTimeSeconds popPollingMapSize",
+    "pop follows rules of its own here": """
+        maxMessageFilterNumForNotification popReviveConcurrency popReviveSkipIfGroupAbsent
+        useMessageFilterForNotification useSeparateRetryQueue""",
+    "priority messages are not supported yet": "popFromRetryProbabilityForPriority priorityOrderAsc",
+    "lite topics are not supported yet": """
+        enableLiteEventMode enableLitePopLog liteEventCheckInterval liteEventFullDispatchDelayTime
+        liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable liteLagLatencyCollectEnable
+        liteLagLatencyMetricsEnable liteLagLatencyTopK liteSubscriptionCheckInterval
+        liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
+        minLiteTTl""",
     "the route is fetched when a consumer queries its assignment": """
         loadBalancePollNameServerInterval""",
     "slaves do not act as masters, and there is no DLedger commit log: use controller mode": """
@@ -141,9 +163,11 @@ _UNUSED_BY_REASON = {
         enableRemotingMetrics enableRequestMetrics enableStatsMetrics enableTransactionMetrics
         metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
         metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
-        metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
+        metricsExportBatchMaxDataPoints metricsGrpcExporterTarget metricsInDelta metricsLabel
+        metricsOtelCardinalityLimit
         metricsPromExporterHost""",
-    "light message queues are not supported": "maxLmqConsumeQueueNum",
+    "light message queues are not supported": """
+        combineCQUseRocksdbForLmq enableLmqQuota maxLmqConsumeQueueNum""",
     "filter servers are not supported": "filterServerNums",
     "broker containers are not supported": "isBrokerContainer isInBrokerContainer",
     "logs are configured on the command line": "isolateLogEnable",
@@ -171,7 +195,7 @@ _UNUSED_BY_REASON = {
 }
 
 UNUSED_KEYS = {key: reason for reason, keys in _UNUSED_BY_REASON.items() for key in keys.split()}
-"""Key to reason: ignored with a warning."""
+"""Key to reason: ignored with a warning, unless the value is RocketMQ's default (`rocketmq_defaults.py`)."""
 
 _OFF = ("false", "")
 REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -185,10 +209,13 @@ REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     "enableLmq": (_OFF, "light message queues are not supported; their messages would be lost"),
     "enableMultiDispatch": (_OFF, "light message queues are not supported; their messages would be lost"),
     "enableSlaveActingMaster": (_OFF, "use controller mode: enableControllerMode"),
+    "indexRocksDBEnable": (_OFF, "the index is in files; RocksDB is not supported"),
     "migrateAuthFromV1Enabled": (_OFF, "import plain_acl.yml with `skylark user import`"),
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "readOnlyCommitLogStorePaths": (("",), "the commit log is in one directory"),
     "storeType": (("default",), "queues are files; RocksDB is not supported"),
+    "timerRocksDBEnable": (_OFF, "timers are in files; RocksDB is not supported"),
+    "transRocksDBEnable": (_OFF, "transactions are in topics; RocksDB is not supported"),
     "useTLS": (_OFF, "use tls.enable for connections of this server, tls.server.mode for its ports"),
 }
 """Key to accepted values and reason: any other value requests a feature that does not exist here."""

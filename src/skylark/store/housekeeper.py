@@ -72,6 +72,11 @@ class Housekeeper:
         self._flusher = flusher
         self._checkpoint_file = checkpoint_file
         self.checkpoint = checkpoint
+        if index is not None:
+            index.vouch = self._save_index_timestamp
+            # Recovery may have added keys.
+            known = max(checkpoint.index_timestamp, index.end_timestamp)
+            self.checkpoint = replace(checkpoint, index_timestamp=known)
         self._lock = lock
         self._needed_from = needed_from
         self._flush_lock = threading.Lock()
@@ -181,9 +186,13 @@ class Housekeeper:
             before,
             physic_timestamp=max(before.physic_timestamp, self._flusher.flushed_timestamp),
             logics_timestamp=max(before.logics_timestamp, timestamp),
-            index_timestamp=self._index.full_timestamp if self._index is not None else 0,
             durable_offset=max(durable_offset, self._log.min_offset),
         )
+        self._checkpoint_file.save(self.checkpoint)
+
+    def _save_index_timestamp(self, timestamp: int) -> None:
+        """Note that the index is good up to this time, before a file says that it ends there."""
+        self.checkpoint = replace(self.checkpoint, index_timestamp=timestamp)
         self._checkpoint_file.save(self.checkpoint)
 
     def _save_manifest(self, upto: int | None = None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -88,8 +88,11 @@ class Index:
         self._pending = IndexBacklog()
         self._set_aside: list[Path] = []
         self._newest_name = ""
-        self.full_timestamp = 0
-        """End time of the last full file on disk, for the checkpoint."""
+        self.vouch: Callable[[int], None] = lambda _: None
+        """Called with the end time of a file before its header gets it.
+
+        After a crash RocketMQ deletes files that end after the time in the checkpoint.
+        """
         self.problems: list[str] = []
         """Problems found by `open`, one sentence each."""
         self.rebuild_from: int | None = None
@@ -137,8 +140,6 @@ class Index:
         if file.header.begin_physical_offset < self.end_physical_offset:
             self._set_file_aside(path, f"{path} starts before the end of the previous file")
             return
-        if file.is_full:
-            self.full_timestamp = file.header.end_timestamp
         self._files.append(file)
 
     def _open_newest(self, *, clean: bool) -> None:
@@ -169,6 +170,11 @@ class Index:
     def end_physical_offset(self) -> int:
         """Physical offset of the last message with a key; 0 without one."""
         return self._newest_header.end_physical_offset
+
+    @property
+    def end_timestamp(self) -> int:
+        """Store time of the last message with a key; 0 without one."""
+        return self._newest_header.end_timestamp
 
     @property
     def last_physical_offset(self) -> int:
@@ -283,9 +289,7 @@ class Index:
             with self._lock:
                 files = self._files
             for file in files:
-                file.flush(self._disk, self._lock)
-                if file.is_sealed:
-                    self.full_timestamp = file.header.end_timestamp
+                file.flush(self._disk, self._lock, self.vouch)
 
     @property
     def durable_offset(self) -> int:
@@ -323,7 +327,6 @@ class Index:
                     kept[-1].truncate(physical_offset)
                     if not kept[-1].is_full:
                         kept[-1].load_slots()
-                self.full_timestamp = 0  # set again by the flush
             self.flush()
 
     def finish_rebuild(self) -> None:

@@ -37,6 +37,9 @@ _PAGE_SLOTS = _PAGE_BYTES // SLOT.size
 _HEADER_SLOTS = HEADER.size // SLOT.size
 _CHUNK_SLOTS = 1 << 18
 _CHUNK_ITEMS = 1 << 16
+_CHUNK_BYTES = 1 << 20
+_OFFSET = struct.Struct(">q")
+_OFFSET_IN_ITEM = 4
 PUT_MAX = 256
 """Items per `put`."""
 
@@ -82,7 +85,7 @@ class IndexHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexGeometry:
-    """Number of slots and items of a file. A setting: it cannot be derived from the file."""
+    """Number of slots and items of a file: a setting, which the length of the file does not tell."""
 
     slots: int
     items: int
@@ -360,8 +363,8 @@ class IndexFile:
 
     # --- Background: takes the lock for copies ---
 
-    def flush(self, disk: Disk, lock: Lock) -> None:
-        """Make all items durable.
+    def flush(self, disk: Disk, lock: Lock, vouch: Callable[[int], None]) -> None:
+        """Make all items durable. `vouch` gets the end time of the header before that is written.
 
         Raises DiskFull, OSError; the next flush then writes everything again.
         """
@@ -384,6 +387,7 @@ class IndexFile:
                 numbers.byteswap()
             self._file.write([memoryview(numbers).cast("B")], HEADER.size + SLOT.size * first)
         self._file.sync()
+        vouch(header.end_timestamp)
         self._file.write([HEADER.pack(*header)], 0)
         self._file.sync()
         with lock:
@@ -496,3 +500,54 @@ def create_file(disk: Disk, path: Path, geometry: IndexGeometry) -> DiskFile:
     if is_first:
         disk.sync_directory(directory.parent)
     return file
+
+
+def find_geometry(disk: Disk, path: Path) -> IndexGeometry | None:
+    """Return the geometry of an index file; None without items, or if they are not found. Raises OSError.
+
+    The length of a file fits many pairs of numbers. The place of the newest item tells them apart: the header
+    says which message it belongs to, and its slot points to it.
+    """
+    file = disk.open(path, writable=False)
+    try:
+        return _find_geometry(file)
+    finally:
+        file.close()
+
+
+def _find_geometry(file: DiskFile) -> IndexGeometry | None:
+    if file.length < HEADER.size:
+        return None
+    header = IndexHeader._make(HEADER.unpack(file.read(HEADER.size, 0)))
+    number = header.next_item - 1
+    if number < 1 or header.end_physical_offset <= 0:
+        return None  # an offset of zeros is everywhere
+    for position in _places(file, _OFFSET.pack(header.end_physical_offset)):
+        slot_bytes = position - _OFFSET_IN_ITEM - ITEM.size * number - HEADER.size
+        slots, rest = divmod(slot_bytes, SLOT.size)
+        items, more = divmod(file.length - HEADER.size - slot_bytes, ITEM.size)
+        if slots > 0 and not rest and not more and number < items:
+            geometry = IndexGeometry(slots, items)
+            if _is_newest(file, geometry, number):
+                return geometry
+    return None
+
+
+def _places(file: DiskFile, pattern: bytes) -> Iterator[int]:
+    """Yield the positions of some bytes in a file."""
+    overlap = len(pattern) - 1
+    for start in range(HEADER.size, file.length, _CHUNK_BYTES):
+        data = file.read(min(_CHUNK_BYTES + overlap, file.length - start), start)
+        found = data.find(pattern)
+        while found >= 0:
+            yield start + found
+            found = data.find(pattern, found + 1)
+
+
+def _is_newest(file: DiskFile, geometry: IndexGeometry, number: int) -> bool:
+    """Return whether the item is the newest of its slot."""
+    key_hash, _, _, previous = ITEM.unpack(file.read(ITEM.size, geometry.item_position(number)))
+    if key_hash < 0 or not 0 <= previous < number:
+        return False
+    slot = file.read(SLOT.size, HEADER.size + SLOT.size * (key_hash % geometry.slots))
+    return bool(slot == SLOT.pack(number))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skylark.clock import Clock, SystemClock
-from skylark.errors import DiskFull, StoreClosed, StoreFailed
+from skylark.errors import DiskFull, StoreClosed, StoreFailed, UnsupportedStore
 from skylark.model.message import PutMessage, StoredMessage
 from skylark.model.message_id import parse_offset_message_id
 from skylark.model.record import decode
@@ -29,6 +29,7 @@ from skylark.store.index import Index
 from skylark.store.log_reader import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
 from skylark.store.page_cache import PageCache
 from skylark.store.recovery import Recovery, RecoveryReport
+from skylark.store.unsupported_files import ROCKSDB_WAY_OUT, holds_rocksdb_data
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,10 @@ class MessageStore:
     # Opening and closing
 
     def open(self) -> RecoveryReport:
-        """Lock the directory and recover it. Raises StoreLocked, BadStoreFile, OSError."""
+        """Lock the directory and recover it. Raises StoreLocked, UnsupportedStore, BadStoreFile, OSError."""
         settings, disk = self.settings, self._disk
+        if holds_rocksdb_data(disk, settings.path):
+            raise UnsupportedStore(settings.path, ROCKSDB_WAY_OUT)
         self._file_locks.callback(disk.lock(settings.path / "lock").release)
         try:
             # The log may be in another directory, which the settings of another store may name, too.

@@ -23,8 +23,8 @@ from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue, QueueTable
 from skylark.store.disk import Disk, RealDisk
-from skylark.store.index import IndexReader
-from skylark.store.index_file import IndexGeometry
+from skylark.store.index import IndexReader, index_names
+from skylark.store.index_file import IndexGeometry, find_geometry
 from skylark.store.log_reader import GetResult, LogReader, RecordFilter, TagsFilter
 from skylark.store.log_scan import DamageHandler, LiveLogScan, LogWalk, forget_deleted
 from skylark.store.mapped_file import NAME_DIGITS, MappedFileQueue
@@ -73,8 +73,8 @@ class _NoPageCache(PageCache):
 class StoreReader:
     """Reads a store directory. One thread at a time.
 
-    File sizes are derived from the files. The index geometry cannot be derived: RocketMQ's default is assumed
-    unless given, and index files of another length are reported in `problems`.
+    File sizes and the index geometry are derived from the files, unless given; index files of another
+    geometry are reported in `problems`.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class StoreReader:
         path: Path | str,
         *,
         commit_log_path: Path | str | None = None,
-        index_slots: int = StoreSettings.index_slots,
-        index_items: int = StoreSettings.index_items,
+        index_slots: int | None = None,
+        index_items: int | None = None,
         delay_levels: str = DELAY_LEVELS,
         disk: Disk | None = None,
     ) -> None:
         """Raises MissingFile, BadStoreFile if the directory is not a store, SettingsError, OSError."""
         self.path = Path(path)
         self._commit_log_path = Path(commit_log_path) if commit_log_path else None
-        self.index_geometry = IndexGeometry(index_slots, index_items)
+        self._index_slots, self._index_items = index_slots, index_items
         self._delay_levels = delay_levels
         self.disk: Disk = disk or RealDisk()
         self.refresh()
@@ -108,6 +108,7 @@ class StoreReader:
         self.bad_log_files: list[BadStoreFile] = []
         self.bad_queue_files: list[BadStoreFile] = []
         self._bad_config: list[BadStoreFile] = []
+        self.index_geometry = self._derive_index_geometry()
         self.settings = self._derive_settings()
         self.log = CommitLog(self.disk, self.settings, bytes(HOST_V4_BYTES), writable=False)
         self.queue_table = QueueTable(
@@ -156,6 +157,25 @@ class StoreReader:
             index_items=self.index_geometry.items,
             delay_levels=self._delay_levels,
         )
+
+    def _derive_index_geometry(self) -> IndexGeometry:
+        usual = IndexGeometry(StoreSettings.index_slots, StoreSettings.index_items)
+        if self._index_slots is not None or self._index_items is not None:
+            return IndexGeometry(
+                usual.slots if self._index_slots is None else self._index_slots,
+                usual.items if self._index_items is None else self._index_items,
+            )
+        directory = self.path / "index"
+        for name in reversed(index_names(self.disk, directory, [])):
+            try:
+                if self.disk.length(directory / name) == usual.file_bytes:
+                    return usual
+                found = find_geometry(self.disk, directory / name)
+            except OSError:
+                continue  # deleted since the directory was listed, or unreadable: reported when it is opened
+            if found is not None:
+                return found
+        return usual
 
     def _lengths(self, directory: Path) -> Iterator[tuple[int, int]]:
         """Yield start and length of each file whose name is an offset."""

@@ -18,6 +18,14 @@ BATCH_QUEUE = ("queue.type", "BatchCQ")
 COMPACTION = ("cleanup.policy", "COMPACTION")
 LIGHT_TOPIC_PREFIX = "%LMQ%"
 ROCKSDB_FILE = "CURRENT"
+ROCKSDB_STORE = "rocksdbstore"
+ROCKSDB_WAY_OUT = (
+    "rocksdbstore holds timers, transactions or index entries that Apache RocketMQ 5.4 and later keep in "
+    "RocksDB: start Apache's broker on it once more with timerRocksDBEnable=false, transRocksDBEnable=false "
+    "and indexRocksDBEnable=false, let it deliver what waits, stop it, and move rocksdbstore away"
+)
+EMPTY_COMPACTION = {"position-checkpoint"}
+"""Files in `compaction` of a broker without compaction topics."""
 UNSUPPORTED_NAMES = {
     "batchconsumequeue": "batch consume queues",
     "compaction": "logs of compaction topics",
@@ -41,10 +49,13 @@ def find_unsupported(
     disk: Disk, path: Path, topics: Iterable[str], attributes: TopicAttributes
 ) -> list[UnsupportedItem]:
     """Return everything in a store directory that is not served, grouped by kind."""
-    names = {*disk.files(path), *disk.directories(path)}
     found = [
-        UnsupportedItem(name, UNSUPPORTED_NAMES[name]) for name in sorted(names & UNSUPPORTED_NAMES.keys())
+        UnsupportedItem(name, reason)
+        for name, reason in sorted(UNSUPPORTED_NAMES.items())
+        if _has_files(disk, path / name)
     ]
+    if holds_rocksdb_data(disk, path):
+        found.append(UnsupportedItem(ROCKSDB_STORE, ROCKSDB_WAY_OUT))
     databases = ["consumequeue", *(f"config/{name}" for name in disk.directories(path / "config"))]
     found += [
         UnsupportedItem(name, "RocksDB database")
@@ -63,6 +74,25 @@ def find_unsupported(
         if topic.startswith(LIGHT_TOPIC_PREFIX):
             found.append(UnsupportedItem(topic, "light queue: its entries point to records of other topics"))
     return found
+
+
+def holds_rocksdb_data(disk: Disk, path: Path) -> bool:
+    """Return whether the RocksDB database of a broker of 5.4 or later has records in files or in its log.
+
+    The broker makes an empty database also if it does not use it.
+    """
+    directory = path / ROCKSDB_STORE
+    names = disk.files(directory)
+    return any(name.endswith(".sst") for name in names) or any(
+        name.endswith(".log") and disk.length(directory / name) > 0 for name in names
+    )
+
+
+def _has_files(disk: Disk, path: Path) -> bool:
+    """Return whether a path is a file, or a directory with one at any depth."""
+    if path.name in disk.files(path.parent) or {*disk.files(path)} - EMPTY_COMPACTION:
+        return True
+    return any(_has_files(disk, path / name) for name in disk.directories(path))
 
 
 def batch_topics(disk: Disk, path: Path, attributes: TopicAttributes) -> set[str]:

@@ -39,7 +39,12 @@ from skylark.store.mapped_file import NAME_DIGITS, file_name
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, NO_ENTRY_MASK
 from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC
 from skylark.store.store_reader import StoreReader
-from skylark.store.unsupported_files import LIGHT_TOPIC_PREFIX
+from skylark.store.unsupported_files import (
+    LIGHT_TOPIC_PREFIX,
+    ROCKSDB_STORE,
+    ROCKSDB_WAY_OUT,
+    holds_rocksdb_data,
+)
 
 FINDINGS_MAX = 1000
 NOTES_MAX = 100
@@ -63,6 +68,8 @@ class FindingKind(Enum):
     INDEX_KEY = "index-key-missing"
     CHECKPOINT = "checkpoint"
     CONFIG = "config"
+    REFUSED = "refused"
+    """Sound, but not servable here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -532,6 +539,8 @@ def verify(
     result = Verification(findings_max)
     if reader.is_marked_running:
         result.note("the store is running or was not closed: unwritten entries do not count as missing")
+    if holds_rocksdb_data(reader.disk, reader.path):
+        result.add(FindingKind.REFUSED, reader.path / ROCKSDB_STORE, 0, ROCKSDB_WAY_OUT)
     _check_files(reader, result)
     _check_checkpoint(reader, result)
     queues = QueueCheck(reader, result)

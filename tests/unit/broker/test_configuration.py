@@ -55,6 +55,7 @@ def test_a_change_is_in_force_and_told() -> None:
         ("brokerPermission=8", 29, "use 0 to 7"),
         ("brokerPermission=x", 29, "invalid value 'x'"),
         ("aclEnable=true", 16, "aclEnable cannot be true: RocketMQ 5.3.3 ignores it and serves everybody"),
+        ("timerRocksDBEnable=true", 16, "timerRocksDBEnable cannot be true: timers are in files"),
         ("brokerRole=SLAVE", 16, "cannot be changed while the broker runs: brokerRole"),
         ("deleteWhen=99", 29, "use 0 to 23"),
     ],

@@ -213,6 +213,21 @@ def test_apaches_file_is_read_and_written_to_the_same_meaning() -> None:
     assert ours == golden
 
 
+def test_offsets_that_were_pulled_up_to_are_kept() -> None:
+    """As in files of RocketMQ 5.5."""
+    offsets = table()
+    offsets.load(b'{"offsetTable":{"t@g":{0:7}},"pullOffsetTable":{"t@g":{0:9,1:3}}}')
+    assert (offsets.pulled("t", "g", 0), offsets.pulled("t", "g", 1)) == (9, 3)
+    offsets.note_pull("t", "g", 1, 4)
+    text = offsets.snapshot()()
+    assert b'"pullOffsetTable":{"t@g":{0:9,1:4}}}' in text
+    again = table()
+    again.load(text)
+    assert again.pulled("t", "g", 1) == 4
+    offsets.delete_group("g")
+    assert b"pullOffsetTable" not in offsets.snapshot()()
+
+
 def test_numbers_are_bare_keys_and_names_are_not() -> None:
     offsets = table()
     commit(offsets, "12", "34", 5, 6)

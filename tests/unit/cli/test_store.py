@@ -378,7 +378,11 @@ def test_a_failed_export_leaves_no_half_file(
         ("dump", ["-t", "orders", "--from-offset", "3", "--to-offset", "1"], "3 is not below --to-offset 1"),
         ("dump", ["--from-offset", "3"], "they need --topic"),
         ("dump", ["--since", "soon"], "--since: invalid time 'soon'"),
-        ("dump", ["-t", "orders", "-k", "key-1"], "give its geometry with --index-slots and --index-items"),
+        (
+            "dump",
+            ["-t", "orders", "-k", "key-1", "--index-slots", "7"],
+            "give its geometry with --index-slots and --index-items",
+        ),
         ("dump", ["--index-slots", "0"], "index_slots"),
         ("dump", ["--commit-log", "nowhere"], "nowhere is missing"),
         ("export", ["-o", "nowhere/deep/out"], ": no directory"),

@@ -1,10 +1,11 @@
 """The numbers: those that were captured, and the documentation's table of them."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from skylark.protocol.codes import LanguageCode, RequestCode, ResponseCode, version_name
+from skylark.protocol.codes import LanguageCode, RequestCode, ResponseCode, version_name, version_ordinal
 from skylark.protocol.requests import REQUESTS
 from tests.unit.protocol.golden_frames import captured
 
@@ -57,3 +58,5 @@ def test_the_documentation_names_the_type_of_every_request() -> None:
 )
 def test_a_release_has_the_name_that_rocketmq_gives_it(ordinal: int, name: str) -> None:
     assert version_name(ordinal) == name
+    if re.fullmatch(r"V\d_\d_\d", name):
+        assert version_ordinal(name) == ordinal

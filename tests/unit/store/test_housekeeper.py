@@ -87,7 +87,9 @@ def test_the_checkpoint_comes_after_what_it_vouches_for() -> None:
         disk.observer = None
         synced = [each.path for each in operations if each.kind is Kind.SYNC]
         names = [path.relative_to(ROOT).parts[0] for path in synced]
-        assert names.index("checkpoint") > max(names.index("consumequeue"), names.index("index"))
+        last = max(number for number, name in enumerate(names) if name == "checkpoint")
+        assert last > max(names.index("consumequeue"), names.index("index"))
+        assert names[:3] == ["index", "checkpoint", "index"], "and the end of the index before its header"
 
 
 def test_units_become_durable_after_their_records() -> None:

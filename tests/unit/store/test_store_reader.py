@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, OffsetOutOfRange, SettingsError
+from skylark.errors import (
+    BadStoreFile,
+    CorruptRecord,
+    MissingFile,
+    OffsetOutOfRange,
+    SettingsError,
+    UnsupportedStore,
+)
 from skylark.model.java import java_hash
 from skylark.model.message import PutMessage, StoredMessage, SystemFlag, encode_properties, pack_host
 from skylark.model.message_id import offset_message_id
@@ -18,11 +25,13 @@ from skylark.model.record import RECORD_BYTES_MIN
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedRecord
 from skylark.store.disk import RealDisk
+from skylark.store.index_file import IndexGeometry
 from skylark.store.log_reader import GetStatus
 from skylark.store.log_scan import LogDamage
 from skylark.store.message_store import LOOPBACK_HOST, MessageStore
 from skylark.store.queue_entry import BLANK_ENTRY, ENTRY, ENTRY_BYTES
 from skylark.store.store_reader import StoreReader, likely_file_bytes
+from skylark.store.unsupported_files import ROCKSDB_WAY_OUT
 from tests.support.clock import ManualClock
 from tests.support.directory import cut, fingerprint, flip, overwrite
 from tests.support.store import golden_topics, opened, put_all, small_settings, unpack_golden
@@ -224,7 +233,7 @@ def test_an_apache_directory_stays_as_it_is(golden: Path, tmp_path: Path, archiv
         message.keys[0] for message in all_messages(reader) if message.topic == "TopicTest" and message.keys
     )
     assert reader.by_key("TopicTest", key)
-    assert reader.unsupported()
+    assert reader.unsupported() or archive == "crc"
     reader.refresh()
     assert fingerprint(root) == before
 
@@ -290,10 +299,18 @@ def test_index_geometry_that_cannot_be_is_refused(reader: StoreReader, root: Pat
         StoreReader(root, index_slots=0)
 
 
+def test_the_geometry_of_the_index_is_found(reader: StoreReader, golden: Path, tmp_path: Path) -> None:
+    reader = StoreReader(reader.path)
+    assert (reader.index_geometry, reader.problems) == (IndexGeometry(SLOTS, ITEMS), [])
+    assert reader.by_key("orders", "key-0")
+    apache = unpack_golden(golden, "clean", tmp_path / "apache")
+    assert StoreReader(apache).index_geometry == IndexGeometry(500, 2000)
+
+
 def test_an_index_of_another_geometry_is_reported_and_left_out(
     root: Path, placed: list[AppendedRecord]
 ) -> None:
-    reader = StoreReader(root)
+    reader = StoreReader(root, index_slots=5_000_000)
     assert any("instead of" in problem and "index" in problem for problem in reader.problems)
     with pytest.raises(BadStoreFile, match="5000000 slots"):
         reader.by_key("orders", "key-0")
@@ -504,7 +521,8 @@ def test_blank_units_are_passed_over_and_hide_nothing(root: Path, placed: list[A
 
 def test_what_is_not_supported_is_named(golden: Path, tmp_path: Path) -> None:
     root = unpack_golden(golden, "clean", tmp_path)
-    (root / "consumequeue_ext").mkdir()
+    (root / "consumequeue_ext" / "TopicTest" / "0").mkdir(parents=True)
+    (root / "consumequeue_ext" / "TopicTest" / "0" / f"{0:020d}").touch()
     (root / "consumequeue" / "CURRENT").write_bytes(b"MANIFEST-000001")
     (root / "consumequeue" / "%LMQ%light" / "0").mkdir(parents=True)
     (root / "consumequeue" / "%LMQ%light" / "0" / f"{0:020d}").write_bytes(bytes(6000))
@@ -527,6 +545,30 @@ def test_what_is_not_supported_is_named(golden: Path, tmp_path: Path) -> None:
 
 def test_a_store_of_ours_has_nothing_unsupported(reader: StoreReader) -> None:
     assert reader.unsupported() == []
+
+
+def test_directories_that_a_broker_of_5_5_leaves_empty_are_not_named(reader: StoreReader, root: Path) -> None:
+    (root / "compaction").mkdir()
+    (root / "compaction" / "position-checkpoint").write_bytes(b"{}")
+    (root / "rocksdbstore").mkdir()
+    for name in ("CURRENT", "IDENTITY", "MANIFEST-000005", "OPTIONS-000012", "LOG"):
+        (root / "rocksdbstore" / name).write_bytes(b"x")
+    (root / "rocksdbstore" / "000004.log").touch()
+    assert reader.unsupported() == []
+
+
+@pytest.mark.parametrize("file", ["000008.sst", "000009.log"])
+def test_records_in_rocksdb_are_named_and_the_store_is_refused(
+    reader: StoreReader, root: Path, file: str
+) -> None:
+    (root / "rocksdbstore").mkdir()
+    (root / "rocksdbstore" / file).write_bytes(b"x")
+    [item] = reader.unsupported()
+    assert (item.name, item.reason) == ("rocksdbstore", ROCKSDB_WAY_OUT)
+    before = fingerprint(root)
+    with pytest.raises(UnsupportedStore, match="timerRocksDBEnable=false"):
+        MessageStore(StoreSettings(path=root)).open()
+    assert fingerprint(root) == before
 
 
 # Under its owner's hands

@@ -297,6 +297,11 @@ def strange_names(root: Path, placed: list[AppendedRecord]) -> None:
     (root / "consumequeue" / "orders" / "0" / "notes.txt").write_bytes(b"x")
 
 
+def rocksdb_records(root: Path, _: list[AppendedRecord]) -> None:
+    (root / "rocksdbstore").mkdir()
+    (root / "rocksdbstore" / "000012.sst").touch()
+
+
 K = FindingKind
 CASES = {
     "body": Case(in_log(lambda path, at: flip(path, at + 90)), {K.RECORD: 1, K.UNIT_WRONG: 1}, "CRC"),
@@ -305,6 +310,7 @@ CASES = {
     "place": Case(
         in_log(lambda path, at: flip(path, at + 35)), {K.RECORD: 1, K.UNIT_WRONG: 0}, "has physical offset"
     ),
+    "rocksdb": Case(rocksdb_records, {K.REFUSED: 1}, "timerRocksDBEnable=false"),
     "hole": Case(missing_file, {K.LOG_HOLE: 1, K.UNIT_WRONG: 0}, "missing up to"),
     "tail": Case(garbage_tail, {K.LOG_TAIL: 1}, "bytes behind the last record"),
     "torn": Case(torn_last_record, {K.LOG_TAIL: 1, K.UNIT_WRONG: 1, K.INDEX_ITEM: 1}, "no record"),

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
+from skylark.broker.delayed.delivery_progress import DeliveryProgress
 from skylark.broker.delayed.original_destination import (
     destination_note,
     find_destination,
@@ -54,7 +55,7 @@ UNDELIVERABLE = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class DelayLevels:
-    """Delivery of delayed messages. Loop thread; at least once: progress is saved now and then."""
+    """Delivery of delayed messages. Loop thread; at least once: progress is saved after the delivery."""
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class DelayLevels:
         read_cold: ReadCold,
         adopt: Callable[[dict[str, int]], None],
         stats: BrokerStats,
+        progress: DeliveryProgress,
     ) -> None:
         """`adopt` is called with the topics of due messages and the number of queues that each needs."""
         self._store = store
@@ -74,6 +76,7 @@ class DelayLevels:
         self._records = RecordLoader(store, read_cold)
         self._adopt = adopt
         self._stats = stats
+        self._progress = progress
         self.offsets: dict[int, int] = {}
         """By level: the queue offset of the next message to look at."""
         self.changes = 0
@@ -109,7 +112,15 @@ class DelayLevels:
         """Load delayOffset.json, limited to the queues of the open store. Raises ValueError."""
         document = decode_metadata(data, DelayOffsetTable)
         self.data_version = document.data_version or self.data_version
-        for level, offset in document.offset_table.items():
+        self._set(document.offset_table)
+
+    def resume(self) -> None:
+        """Go on after what was delivered since the file was written."""
+        known = self._progress.level_offsets
+        self._set({level: max(offset, self.offsets.get(level, 0)) for level, offset in known.items()})
+
+    def _set(self, offsets: Mapping[int, int]) -> None:
+        for level, offset in offsets.items():
             if 1 <= level <= len(self._delays_ms):
                 self.offsets[level] = offset
         self.settle()
@@ -169,6 +180,7 @@ class DelayLevels:
         delivered = self._put(level, messages)
         self.offsets[level] += delivered
         self.changes += delivered
+        self._progress.save_levels(self.offsets, self._store.log.appended)
         return delivered
 
     def _put(self, level: int, messages: list[PutMessage | None]) -> int:

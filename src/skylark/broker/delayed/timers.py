@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from skylark.broker.delayed.delay_levels import UNDELIVERABLE, DelayLevels, parse_level
+from skylark.broker.delayed.delivery_progress import DeliveryProgress
 from skylark.broker.delayed.original_destination import queues_needed
 from skylark.broker.delayed.timed_messages import (
     NEVER_ENQUEUED_MS,
@@ -85,10 +86,12 @@ class Timers:
         restore_topics: Callable[[Mapping[str, int]], None],
         stats: BrokerStats,
         read_cold: ReadCold,
+        progress: DeliveryProgress,
     ) -> None:
         self._live = live
         self._clock = clock
         self._store = store
+        self._progress = progress
         self._restore_topics = restore_topics
         self._stats = stats
         self._read_cold = read_cold
@@ -171,7 +174,8 @@ class Timers:
         now_ms = self._clock.now_ms()
         check = self._check_file.load()
         self.check = check or TimerCheckpoint(read_ms=self._floor(self._last_written_ms() or now_ms))
-        self.read_ms = max(self.check.read_ms, self._floor(now_ms - WEEK_MS + MARGIN_MS))
+        delivered_ms = self._floor(self._progress.timer_ms)
+        self.read_ms = max(self.check.read_ms, delivered_ms, self._floor(now_ms - WEEK_MS + MARGIN_MS))
         self.wheel.load(self.read_ms, max(now_ms, self.read_ms) + self._window_ms + MARGIN_MS)
         last: TimerUnit | None = None
         for position, unit in self.log.load(max(self.check.log_flushed - self.log.file_bytes, 0)):
@@ -406,11 +410,15 @@ class Timers:
                 await self._fire(await self._read_cold(partial(self._chain, last)))
                 self.wheel.remove(self.read_ms)
                 self._has_fired = True
+                self._note_delivered(self.read_ms + self._precision_ms)
             else:
                 empty += 1
                 if empty % EMPTY_SLOTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
             self.read_ms += self._precision_ms
+
+    def _note_delivered(self, next_ms: int) -> None:
+        self._progress.save_timers(next_ms, self._store.log.appended)
 
     def _chain(self, position: int) -> list[TimerUnit]:
         """The units of a slot, in the order in which they came."""
@@ -534,6 +542,7 @@ class SlaveTimers(Timers):
         restore_topics: Callable[[Mapping[str, int]], None],
         stats: BrokerStats,
         read_cold: ReadCold,
+        progress: DeliveryProgress,
     ) -> None:
         self._time = MasterTime(clock)
         super().__init__(
@@ -544,6 +553,7 @@ class SlaveTimers(Timers):
             restore_topics=restore_topics,
             stats=stats,
             read_cold=read_cold,
+            progress=progress,
         )
 
     def lead(self) -> None:
@@ -551,8 +561,9 @@ class SlaveTimers(Timers):
         self._time.is_own = True
 
     def follow_another(self) -> None:
-        """Deliver nothing any more. `run` must be started again."""
+        """Deliver nothing any more. `run` must be started again. Raises OSError."""
         self._time.is_own = False
+        self._progress.clear()
         self._time.read_ms = None
 
     def follow(self, check: TimerCheckpoint, metrics: TimerMetrics) -> None:
@@ -579,6 +590,11 @@ class SlaveTimers(Timers):
         """A slave delivers nothing: its master has done it."""
         if self._time.is_own:
             await super()._put(messages)
+
+    def _note_delivered(self, next_ms: int) -> None:
+        """The master notes it."""
+        if self._time.is_own:
+            super()._note_delivered(next_ms)
 
     def _count_all(self, counts: Mapping[str, int]) -> None:
         """The master counts."""

@@ -38,7 +38,7 @@ from skylark.protocol.bodies import (
     RequestMode,
     TopicRouteData,
 )
-from skylark.protocol.codes import RequestCode
+from skylark.protocol.codes import RequestCode, version_ordinal
 from skylark.protocol.command import RemotingCommand, encode
 from skylark.protocol.queue_allocation import averagely, averagely_by_circle, read_queues, shared_queues
 from skylark.protocol.requests.client import (
@@ -114,7 +114,9 @@ class ClientHandlers:
             subscription_changed=subscription_changed,
             different_subscriptions="; ".join(different[:GROUPS_TOLD_MAX]) or None,
         )
-        return command.reply(fields=reply.to_fields())
+        answer = command.reply(fields=reply.to_fields())
+        answer.version = version_ordinal(self.live.current.advertised_version)  # clients remember it
+        return answer
 
     def _check_sizes(self, data: HeartbeatData) -> None:
         """Refuse an oversized heartbeat before it creates groups and topics."""

@@ -18,15 +18,13 @@ from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
 from skylark.clock import Clock
 from skylark.model.message import SCHEDULE_TOPIC
-from skylark.protocol.codes import version_name
-from skylark.protocol.command import VERSION
+from skylark.protocol.codes import version_ordinal
 from skylark.remoting.address import is_loopback
 from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.message_store import MessageStore
 
-VERSION_NAME = version_name(VERSION)
 """The release of RocketMQ whose protocol we speak."""
 RATE_WINDOWS_S = (10.0, 60.0, 600.0)
 GROUPS_NAMED_MAX = 100
@@ -124,11 +122,11 @@ class RuntimeInfo:
         }
 
     def _of_broker(self) -> dict[str, str]:
-        stats = self.stats
+        stats, version = self.stats, self.live.current.advertised_version
         return {
             "brokerActive": "true",
-            "brokerVersion": str(VERSION),
-            "brokerVersionDesc": VERSION_NAME,
+            "brokerVersion": str(version_ordinal(version)),
+            "brokerVersionDesc": version,
             "msgPutTotalYesterdayMorning": str(stats.yesterday_morning.puts),
             "msgPutTotalTodayMorning": str(stats.this_morning.puts),
             "msgPutTotalTodayNow": str(stats.puts.count),

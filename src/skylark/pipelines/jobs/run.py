@@ -39,6 +39,7 @@ from skylark.pipelines.jobs.endpoints import (
     message_columns,
     origin_columns,
     parse_output,
+    state_directory,
     table_options,
     whole_row,
     write_stream,
@@ -240,6 +241,16 @@ def outputs_of(pipeline: PipelineFile) -> dict[str, Output]:
         except SettingsError as error:
             pipeline.fail(sink.line, error.reason if error.name == "to" else f"{error.name}: {error.reason}")
     return outputs
+
+
+def state_of(pipeline: PipelineFile, given: Path | None) -> Path:
+    """The directory with the checkpoints: as given, or inside the first table, or in the user's state.
+
+    A pipeline with a table resumes wherever its file is run from.
+    """
+    table = next((output for output in outputs_of(pipeline).values() if output.is_table), None)
+    identity = pipeline.path.absolute() if table is None else pipeline.source["topic"]
+    return state_directory(given, "run", pipeline.name, identity, table=table)
 
 
 def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import random
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.broker.delayed.delay_levels import DELIVERED_MAX, DelayLevels, real_message
+from skylark.broker.delayed.delivery_progress import FILE_NAME, DeliveryProgress, current_boot
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.errors import DiskFull
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, decode_properties, encode_properties
@@ -21,18 +24,21 @@ from skylark.store.message_store import MessageStore
 from skylark.store.queue_entry import ENTRY
 from tests.support.broker import until
 from tests.support.clock import ManualClock
-from tests.support.simulated_disk import SimulatedDisk
+from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import ROOT, bodies, placed, read_queue, simulated_disk, small_settings
 from tests.unit.broker.tables import golden_config
 
 T = TypeVar("T")
 LEVELS = "1s 5s 10s"
+BOOT = b"0f5c0a34-7a3c-4d5f-9a6e-2b7f1d9c8e41"
 
 
 class Rig:
     """A schedule on a store of its own, on a clock that stands still."""
 
-    def __init__(self, levels: str = LEVELS, *, disk: SimulatedDisk | None = None, **changes: Any) -> None:
+    def __init__(
+        self, levels: str = LEVELS, *, disk: SimulatedDisk | None = None, boot: bytes = BOOT, **changes: Any
+    ) -> None:
         self.clock = ManualClock()
         self.disk = disk or simulated_disk(self.clock)
         self.delays_ms = parse_delay_levels(levels)
@@ -48,8 +54,9 @@ class Rig:
         self.cold_reads = 0
         self.adopted: list[dict[str, int]] = []
         self.stats = BrokerStats()
+        self.progress = DeliveryProgress(self.disk, ROOT, boot)
         self.schedule = DelayLevels(
-            self.store, self.clock, self.delays_ms, self.read, self.adopted.append, self.stats
+            self.store, self.clock, self.delays_ms, self.read, self.adopted.append, self.stats, self.progress
         )
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -108,7 +115,16 @@ def test_what_is_added_to_a_text_says_the_same_as_properties_taken_apart(
     text = b"".join(encode_properties({name: value}) for name, value in properties)
     store = MessageStore(small_settings(), disk=simulated_disk())
     delays_ms = parse_delay_levels(LEVELS)
-    schedule = DelayLevels(store, ManualClock(), delays_ms, Rig.read, lambda _: None, BrokerStats())  # type: ignore[arg-type]
+    progress = DeliveryProgress(simulated_disk(), ROOT, BOOT)
+    schedule = DelayLevels(
+        store,
+        ManualClock(),
+        delays_ms,
+        Rig.read,  # type: ignore[arg-type]
+        lambda _: None,
+        BrokerStats(),
+        progress,
+    )
     quick, slow = PutMessage("T", 5, b"", text), PutMessage("T", 5, b"", text)
     if schedule.delay_as_sent(quick):
         taken_apart = decode_properties(text)
@@ -459,17 +475,76 @@ async def test_a_restart_goes_on_where_the_file_says(rig: Rig) -> None:
     again.close()
 
 
-async def test_without_the_last_file_messages_come_twice_and_never_not_at_all(rig: Rig) -> None:
+def crashed(rig: Rig, early: bytes, disk: SimulatedDisk, boot: bytes = BOOT) -> Rig:
+    """The next run on what a crash left, with a file written earlier."""
+    again = Rig(disk=disk, boot=boot)
+    again.schedule._clock = rig.clock
+    again.progress.load(again.store.log.appended)
+    again.schedule.load(early)
+    again.schedule.resume()
+    return again
+
+
+async def test_what_was_delivered_before_a_kill_does_not_come_again(rig: Rig) -> None:
     rig.delay(b"1", 1)
+    rig.delay(b"ten", 3)
     rig.clock.advance(1_000)
     early = rig.schedule.snapshot()()
     await rig.deliver()
-    again = Rig(disk=rig.disk.kill_image())
-    again.schedule._clock = rig.clock
-    again.schedule.load(early)
+    again = crashed(rig, early, rig.disk.kill_image())
     await again.deliver()
-    assert bodies(again.store) == [b"1", b"1"]
+    assert bodies(again.store) == [b"1"]
+    rig.clock.advance(9_000)
+    await again.deliver()
+    assert bodies(again.store) == [b"1", b"ten"]
     again.close()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_power_failure_repeats_messages_and_loses_none(rig: Rig, seed: int) -> None:
+    """The file of the progress may be on disk while parts of the log are not."""
+    for number in range(8):
+        rig.delay(b"%d" % number, 1 + number % 2)
+    rig.store.flush_log()
+    rig.clock.advance(5_000)
+    early = rig.schedule.snapshot()()
+    await rig.deliver()
+    image = rig.disk.crash_image(random.Random(seed))
+    again = crashed(rig, early, image, b"c1d0f7aa-52b1-4c0e-8f43-90a6a1e4b7d2")
+    await again.deliver()
+    assert set(bodies(again.store)) == {b"%d" % number for number in range(8)}
+    again.close()
+
+
+async def test_progress_that_the_log_does_not_have_is_forgotten(rig: Rig) -> None:
+    rig.progress.save_levels({1: 7}, rig.store.log.appended + 1)
+    again = DeliveryProgress(rig.disk, ROOT, BOOT)
+    again.load(rig.store.log.appended)
+    assert again.level_offsets == {}
+    assert not rig.disk.exists(ROOT / FILE_NAME), "the log grows by other messages"
+
+
+async def test_where_the_system_does_not_tell_its_runs_apart_nothing_is_noted(rig: Rig) -> None:
+    DeliveryProgress(rig.disk, ROOT, b"").save_levels({1: 7}, 0)
+    assert not rig.disk.exists(ROOT / FILE_NAME)
+    assert len(current_boot()) in (0, len(BOOT))
+
+
+async def test_a_damaged_file_is_forgotten(rig: Rig) -> None:
+    rig.progress.save_levels({1: 7}, 0)
+    rig.disk.open(ROOT / FILE_NAME, writable=True).write([b"x"], 30)
+    again = DeliveryProgress(rig.disk, ROOT, BOOT)
+    again.load(1 << 40)
+    assert again.level_offsets == {}
+
+
+async def test_a_full_disk_does_not_hold_up_delivery(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.disk.plan(Fault(Kind.WRITE, path_contains=FILE_NAME, error=errno.ENOSPC))
+    rig.delay(b"1", 1)
+    rig.clock.advance(1_000)
+    await rig.deliver()
+    assert bodies(rig.store) == [b"1"]
+    assert "cannot note what was delivered" in caplog.text
 
 
 async def test_a_restart_delivers_nothing_early(rig: Rig) -> None:

@@ -103,6 +103,12 @@ async def test_an_empty_broker_has_an_answer_to_everything(rig: Rig) -> None:
     assert not any(name.startswith("scheduleMessageOffset_") for name in shown)
 
 
+async def test_the_version_that_tools_see_is_a_setting() -> None:
+    with rigged(advertised_version="V5_5_0") as rig:
+        shown = await info(rig)
+    assert (shown["brokerVersion"], shown["brokerVersionDesc"]) == ("513", "V5_5_0")
+
+
 async def test_a_broker_at_work(rig: Rig) -> None:
     stats, clock = rig.broker.stats, rig.clock
     started = clock.now_ms()

@@ -64,6 +64,7 @@ def made_anew(rig: Rig) -> Timers:
         restore_topics=broker.restoration.restore_undeleted,
         stats=broker.stats,
         read_cold=broker.read_cold,
+        progress=broker._delivered,
     )
 
 
@@ -335,12 +336,14 @@ async def test_what_waits_is_found_again(rig: Rig, flushed: bool) -> None:
     assert sorted(map(int, delivered(rig))) == list(range(300))
 
 
-async def test_nothing_is_delivered_twice_after_an_orderly_end(rig: Rig) -> None:
+@pytest.mark.parametrize("flushed", [True, False])
+async def test_nothing_is_delivered_twice_after_an_orderly_end_or_a_kill(rig: Rig, flushed: bool) -> None:
     for number in range(20):
         timed(rig, 1000 + number * 500, b"%d" % number)
     for _ in range(14):
         await step(rig, 1000)
-        await rig.broker.timers.flush()
+        if flushed:
+            await rig.broker.timers.flush()
         restarted(rig)
     assert sorted(map(int, delivered(rig))) == list(range(20))
 
