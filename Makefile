@@ -27,7 +27,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ready demo serve quick test test-nightly coverage check bench figures figures-page figures-others \
-  $(PARTS:%=figures-%) docs build clean
+  $(PARTS:%=figures-%) docs build clean \
+  console-screenshots
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -92,6 +93,9 @@ figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds
 # A file of its own each time: what was measured before, and not now, stays on the page.
 figures-peers = $(PYTHON) -m benchmarks compare --peer $(PEERS) --seconds 2 --warm-up 20 \
   $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare-$(COMPARED_AT).json
+
+console-screenshots: setup ## pictures of every page of the console, in both themes, in build/console
+	$(PYTHON) -m scripts.console_screenshots build/console
 
 docs: setup ## check the documentation's links, build the site into build/site; warnings are errors
 	$(PYTHON) scripts/check_links.py

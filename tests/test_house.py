@@ -47,11 +47,12 @@ LAYERS = {
     "bench": 6,
     "torture": 6,
     "demo": 6,
-    "console": 6,
-    "cli": 7,
-    "__main__": 8,
-    "aio": 8,  # public names, like `skylark` itself
-    "pyspark_rocketmq": 8,  # the name under which Spark finds source and sink
+    "health": 6,
+    "console": 7,
+    "cli": 8,
+    "__main__": 9,
+    "aio": 9,  # public names, like `skylark` itself
+    "pyspark_rocketmq": 9,  # the name under which Spark finds source and sink
 }
 # Imports that are banned although the layers allow them.
 BANS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,17 +61,17 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_every_page_is_there_in_both_languages_and_as_json(client: ConsoleClient, path: str) -> None:
-    page = await client.get(f"/local/{path}")
-    assert page.status == 200, page.text
-    assert "<h1>" in page.text
-    chinese = await client.get(f"/local/{path}", accept_language="zh-CN,en;q=0.5")
-    assert chinese.status == 200
-    assert "概览" in chinese.text
-    document = await client.get(f"/local/{path or 'overview'}.json")
-    assert document.status == 200
-    document.json()
+async def test_every_page_is_there_in_both_languages_and_as_json(client: ConsoleClient) -> None:
+    for path in PATHS:
+        page = await client.get(f"/local/{path}")
+        assert page.status == 200, (path, page.text)
+        assert "<h1>" in page.text
+        chinese = await client.get(f"/local/{path}", accept_language="zh-CN,en;q=0.5")
+        assert chinese.status == 200, path
+        assert "概览" in chinese.text
+        document = await client.get(f"/local/{path or 'overview'}.json")
+        assert document.status == 200, path
+        document.json()
 
 
 async def test_the_list_of_topics_shows_what_the_broker_has(client: ConsoleClient) -> None:
@@ -139,7 +140,7 @@ async def test_messages_are_listed_newest_first_without_end(client: ConsoleClien
         ("where=body.missing = 'x'", []),
         ("to=2001-01-01", []),
         ("from=2001-01-01&tag=paid", range(60, -1, -10)),
-        ("queue=broker-a:0&tag=paid", None),
+        ("queue=broker-a:0", None),
     ],
 )
 async def test_messages_are_found(client: ConsoleClient, query: str, numbers: list[int] | None) -> None:
@@ -158,12 +159,12 @@ async def test_a_bad_filter_is_said(client: ConsoleClient) -> None:
 
 
 async def test_a_message_has_an_address_and_is_shown_in_three_forms(client: ConsoleClient) -> None:
-    message = (await client.get("/local/topics/orders/messages.json?key=order-7")).json()["messages"][0]
+    message = (await client.get("/local/topics/orders/messages.json?key=order-69")).json()["messages"][0]
     moved = await client.get(f"/local/topics/orders/messages/{message['message_id']}")
     assert moved.status == 303
     page = await client.get(moved.headers["location"])
     assert "&#34;customer&#34;" in page.text
-    assert "7b 22 69 64 22 3a 20 37" in page.text
+    assert "7b 22 69 64 22 3a 20 36 39" in page.text
     assert message["message_id"] in page.text
     journey = await client.get(f"/local/topics/orders/journey/{message['message_id']}")
     assert "Sent by its producer" in journey.text
@@ -292,7 +293,6 @@ def test_every_text_is_there_in_both_languages() -> None:
 
 
 def test_every_text_that_is_used_exists() -> None:
-    from pathlib import Path
 
     import skylark.console
 
@@ -308,10 +308,139 @@ def test_every_text_that_is_used_exists() -> None:
 
 
 def test_templates_have_no_inline_code_and_escape_everything() -> None:
-    from pathlib import Path
 
     import skylark.console
 
     for path in (Path(skylark.console.__file__).parent / "templates").glob("*.html"):
         text = path.read_text()
         assert not re.search(r"\|\s*safe|\son\w+=|\sstyle=|<script>|<style", text), path.name
+
+
+# --- Changes ---
+
+
+async def test_a_reset_is_previewed_applied_and_put_back(
+    client: ConsoleClient, servers: EmbeddedServers
+) -> None:
+    with Admin(namesrv=servers.namesrv) as admin:
+        from skylark.admin.results import Group
+
+        admin.groups.create(Group("resetting"))
+        admin.offsets.commit("resetting", {queue: 10 for queue in admin.topics.queues("orders")})
+    planned = (await client.get("/local/groups/resetting/reset.json?topic=orders&to=begin")).json()["preview"]
+    assert [(row["now"], row["then"], row["again"], row["skipped"]) for row in planned] == [
+        (10, 0, 10, 0)
+    ] * 2
+    page = await client.get("/local/groups/resetting/reset?topic=orders&to=begin")
+    assert "20 messages come again, 0 are skipped" in page.text
+    expected = re.findall(r'name="expected" value="([^"]+)"', page.text)[0]
+    stale = await client.post(
+        "/local/groups/resetting/reset", {"topic": "orders", "to": "begin", "expected": "broker-a:0:9"}
+    )
+    assert stale.status == 400
+    assert "The group has moved since the preview" in stale.text
+    done = await client.post(
+        "/local/groups/resetting/reset", {"topic": "orders", "to": "begin", "expected": expected}
+    )
+    assert done.status == 303, done.text
+
+    async def committed() -> list[int]:
+        found = (await client.get("/local/groups/resetting.json")).json()
+        return [row["committed"] for row in found["queues"]]
+
+    assert await committed() == [0, 0]
+    number = done.headers["location"].partition("changed=")[2]
+    assert (await client.post(f"/local/changes/{number}/undo")).status == 303
+    assert await committed() == [10, 10]
+    assert (await client.post(f"/local/changes/{number}/undo")).status == 400
+    log = (await client.get("/local/changes")).text
+    assert "put back" in log and "resetting orders" in log
+
+
+async def test_why_says_that_nobody_consumes(client: ConsoleClient) -> None:
+    page = await client.get("/local/groups/billing/why")
+    assert "Nobody consumes" in page.text
+    assert "Start a consumer of this group." in page.text
+
+
+async def test_a_topic_is_created_changed_put_back_and_deleted(client: ConsoleClient) -> None:
+    made = await client.post("/local/new-topic", {"topic": "made", "queues": "2"})
+    assert made.status == 303, made.text
+    assert (await client.post("/local/new-topic", {"topic": "made", "queues": "2"})).status == 400
+    changed = await client.post("/local/topics/made/settings", {"read_queues": "4", "write_queues": "4"})
+    number = changed.headers["location"].partition("changed=")[2]
+
+    async def queues() -> object:
+        return (await client.get("/local/topics/made/settings.json")).json()["settings"][0]
+
+    assert 4 in (await queues()).values()  # type: ignore[attr-defined]
+    await client.post(f"/local/changes/{number}/undo")
+    assert 2 in (await queues()).values()  # type: ignore[attr-defined]
+    assert (await client.post("/local/topics/made/delete", {"name": "other"})).status == 400
+    assert (await client.post("/local/topics/made/delete", {"name": "made"})).status == 303
+    assert (await client.get("/local/topics/made")).status == 404
+
+
+async def test_settings_of_groups_and_brokers_are_changed_and_put_back(client: ConsoleClient) -> None:
+    changed = await client.post("/local/groups/billing/settings", {"retries": "3"})
+    assert changed.status == 303
+    rows = (await client.get("/local/groups/billing/settings.json")).json()["settings"]
+    assert [list(row.values())[1] for row in rows[:1]] == [False]
+    await client.post(f"/local/changes/{changed.headers['location'].partition('changed=')[2]}/undo")
+    rows = (await client.get("/local/groups/billing/settings.json")).json()["settings"]
+    assert [list(row.values())[1] for row in rows[:1]] == [True]
+    fields = {"name": "autoCreateTopicEnable", "value": "false"}
+    changed = await client.post("/local/brokers/broker-a", fields)
+    assert changed.status == 303, changed.text
+    found = (await client.get("/local/brokers/broker-a.json")).json()["settings"]
+    assert found["autoCreateTopicEnable"] == "false"
+    await client.post(f"/local/changes/{changed.headers['location'].partition('changed=')[2]}/undo")
+    found = (await client.get("/local/brokers/broker-a.json")).json()["settings"]
+    assert found["autoCreateTopicEnable"] == "true"
+    assert (await client.post("/local/brokers/broker-a", {"name": "nothing", "value": "1"})).status == 400
+
+
+async def test_the_log_of_changes_is_kept_in_a_file(servers: EmbeddedServers, tmp_path: Path) -> None:
+    settings = ConsoleSettings(clusters={"local": servers.namesrv}, state=tmp_path)
+    async with console_client(settings) as client:
+        await client.post("/local/new-topic", {"topic": "kept", "queues": "1"})
+    async with console_client(settings) as client:
+        assert "created topic" in (await client.get("/local/changes")).text
+
+
+# --- Dead letters ---
+
+
+async def test_dead_letters_are_listed_edited_and_sent_again(
+    client: ConsoleClient, servers: EmbeddedServers
+) -> None:
+    from skylark.admin.results import Group
+
+    with Admin(namesrv=servers.namesrv) as admin, Producer("shop", namesrv=servers.namesrv) as producer:
+        admin.groups.create(Group("dying"))
+        admin.topics.create("%DLQ%dying", queues=1)
+        admin.topics.create("%RETRY%dying", queues=1)
+        for number in range(3):
+            producer.send(Message("%DLQ%dying", b'{"n": %d}' % number, keys=[f"dead-{number}"]))
+    groups = (await client.get("/local/dead-letters.json")).json()["dead_letters"]
+    assert [(row["group"], row["waiting"]) for row in groups] == [("dying", 3)]
+    found = (await client.get("/local/dead-letters/dying.json?q=dead-1")).json()["letters"]
+    assert [(row["keys"], row["topic"], row["state"]) for row in found] == [
+        (["dead-1"], "%DLQ%dying", "waiting")
+    ]
+    page = await client.get("/local/dead-letters/dying")
+    first, second, _ = re.findall(r'name="chosen" value="([0-9A-F]+)"', page.text)
+    edited = await client.post(f"/local/dead-letters/dying/edit/{first}", {"body": '{"n": 100}'})
+    assert edited.status == 303, edited.text
+    sent = await client.post("/local/dead-letters/dying/resend", {"chosen": [second], "rate": "100/s"})
+    assert "1 sent, 0 failed" in sent.text
+    copies = (await client.get("/local/topics/%25RETRY%25dying/messages.json")).json()["messages"]
+    assert [message["body"] for message in copies] == ['{"n": 1}', '{"n": 100}']
+    assert copies[1]["properties"]["SKYLARK_EDITED_FROM"] != copies[1]["message_id"]
+    states = (await client.get("/local/dead-letters/dying.json")).json()["letters"]
+    assert [row["state"] for row in states] == ["waiting", "sent", "waiting"]
+    slow = await client.post("/local/dead-letters/dying/resend", {"rate": "0.1"})
+    assert slow.status == 400
+    everything = await client.post("/local/dead-letters/dying/resend", {})
+    assert "3 sent, 0 failed" in everything.text
+    assert (await client.get("/local/dead-letters/dying.json")).json()["letters"] == []

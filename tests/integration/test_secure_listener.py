@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from skylark.cli import doctor
-from skylark.cli.doctor import HealthState
+from skylark import health
 from skylark.errors import SettingsError
+from skylark.health import HealthState
 from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
 from skylark.remoting.address import check_listener, local_ip
 from skylark.settings import ClientCertificate, TlsMode
@@ -91,7 +91,7 @@ async def test_one_warning_and_a_metric_beyond_loopback(
 async def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, host=ANYWHERE, advertised_host="127.0.0.1") as (name_server, broker):
         await until(lambda: bool(broker.registration.registered))
-        checks = await asyncio.to_thread(lambda: list(doctor.servers(name_server.address)))
+        checks = await asyncio.to_thread(lambda: list(health.servers(name_server.address)))
         (found,) = [check for check in checks if check.name == "access to broker broker-a"]
         assert (found.state, ANYWHERE in found.found) == (HealthState.NOTE, True)
 
@@ -109,7 +109,7 @@ async def test_a_certificate_that_cannot_be_reloaded_is_told_everywhere(
         await until(is_noticed)
         metrics = await page(broker.monitor.address)
         assert value_of("skylark_tls_reload_failed", metrics) == 1.0
-        checks = await asyncio.to_thread(lambda: list(doctor.servers(name_server.address)))
+        checks = await asyncio.to_thread(lambda: list(health.servers(name_server.address)))
         (found,) = [check for check in checks if check.name == "certificate files of broker broker-a"]
         assert found.state is HealthState.FAULT
         assert str(files.key) in found.found

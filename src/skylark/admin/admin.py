@@ -243,6 +243,7 @@ class DeadLetters(_Part[AsyncDeadLetters]):
     counts = _waiting(AsyncDeadLetters.counts)
     find = _waiting(AsyncDeadLetters.find)
     resend = _waiting(AsyncDeadLetters.resend)
+    resend_edited = _waiting(AsyncDeadLetters.resend_edited)
 
 
 class Overview(_Part[AsyncOverview]):

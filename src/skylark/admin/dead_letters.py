@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
@@ -18,8 +21,10 @@ from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
+    PROPERTY_UNIQUE_KEY,
     encode_properties,
 )
+from skylark.model.message_id import UniqueIds
 from skylark.model.names import AUTO_CREATE_TOPIC, dead_letter_topic, retry_topic
 from skylark.protocol.bodies import MASTER_ID, PERM_WRITE, MessageQueue
 from skylark.protocol.requests.name_server import GetAllTopicListFromNameServer
@@ -33,6 +38,7 @@ PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
 PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
 PROPERTY_RESENT_FROM = "SKYLARK_RESENT_FROM"
 PROPERTY_RESENT_TIME = "SKYLARK_RESENT_TIME"
+PROPERTY_EDITED_FROM = "SKYLARK_EDITED_FROM"
 SENDER_GROUP = "CLIENT_INNER_PRODUCER"
 LETTERS_MAX = 1000
 STEP_LETTERS = 100
@@ -114,6 +120,7 @@ class AsyncDeadLetters:
         self._messages = messages
         self._offsets = offsets
         self._clock = clock or SystemClock()
+        self._ids = UniqueIds(os.urandom(4), self._clock.now_ms())
 
     async def count(self, group: str) -> DeadLetterCount:
         """Zero for a group without any. Raises RemotingError, BrokerError, SomeServersFailed."""
@@ -182,6 +189,21 @@ class AsyncDeadLetters:
                     break
         failures = {str(item.letter.message.queue): item.error for item in resent if item.error is not None}
         return ResendReport(group, tuple(resent), failures)
+
+    async def resend_edited(self, letter: DeadLetter, body: bytes, *, to_all_groups: bool = False) -> Resent:
+        """Send a dead letter again with another body and a new unique key; a property has the old one."""
+        message = letter.message
+        properties = {**message.properties, PROPERTY_UNIQUE_KEY: self._ids.next(self._clock.now_ms())}
+        if message.unique_key is not None:
+            properties[PROPERTY_EDITED_FROM] = message.unique_key
+        edited = replace(
+            message,
+            plain_body=body,
+            body_is_bad=False,
+            properties_text=encode_properties(properties),
+            parsed=None,
+        )
+        return await self._resend(DeadLetter(letter.group, edited), to_all_groups=to_all_groups)
 
     async def _resend_all(self, letters: Iterable[DeadLetter], *, to_all_groups: bool) -> list[Resent]:
         resent: list[Resent] = []

@@ -13,7 +13,7 @@ Point = tuple[int, float | None]
 """Time in milliseconds, value; None where it is not known."""
 SERIES_MAX = 8
 GRID_LINES = 3
-WIDTH, HEIGHT, LEFT, BOTTOM = 720, 160, 52, 20
+WIDTH, HEIGHT = 720, 140
 
 
 def sparkline(points: Sequence[Point], *, width: int = 96, height: int = 24) -> Markup:
@@ -36,34 +36,29 @@ def chart(series: Sequence[tuple[str, Sequence[Point]]], *, title: str, kind: st
     if not values:
         return Markup("")
     top = _nice(max(values))
-    parts = []
-    for step in range(GRID_LINES + 1):
-        y = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - 8) * step / GRID_LINES
-        parts.append(f'<line class="rule" x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        label = escape(
-            shown(
-                round(top * step / GRID_LINES, 1) if top < GRID_LINES else round(top * step / GRID_LINES),
-                kind,
-            )
+    parts, labels = [], []
+    for step in range(GRID_LINES, -1, -1):
+        y = HEIGHT * (1 - step / GRID_LINES)
+        parts.append(f'<line class="rule" x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        value = top * step / GRID_LINES
+        labels.append(
+            f"<span>{escape(shown(round(value, 1) if top < GRID_LINES else round(value), kind))}</span>"
         )
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     times = [time_ms for _, points in drawn for time_ms, _ in points]
     span = (min(times), max(times))
     for number, (_, points) in enumerate(drawn):
-        path = _path(points, (LEFT, WIDTH), (HEIGHT - BOTTOM, 8), top, span)
+        path = _path(points, (0, WIDTH), (HEIGHT, 0), top, span)
         if len(drawn) == 1:
-            area = f"{path} L{WIDTH} {HEIGHT - BOTTOM} L{LEFT} {HEIGHT - BOTTOM} Z"
-            parts.append(f'<path class="area s{number}" d="{area}"/>')
+            parts.append(f'<path class="area s{number}" d="{path} L{WIDTH} {HEIGHT} L0 {HEIGHT} Z"/>')
         parts.append(f'<path class="line s{number}" d="{path}"/>')
-    for time_ms, x, anchor in ((span[0], LEFT, "start"), (span[1], WIDTH, "end")):
-        text = format_moment(time_ms)[11:19]
-        parts.append(
-            f'<text x="{x}" y="{HEIGHT - 4}" text-anchor="{anchor}" data-ms="{time_ms}">{text}</text>'
-        )
+    ends = "".join(
+        f'<time data-ms="{time_ms}" data-short>{format_moment(time_ms)[11:19]}</time>' for time_ms in span
+    )
     last = "; ".join(f"{name} {shown(points[-1][1], kind)}" for name, points in drawn)
     return Markup(  # noqa: S704 - names are escaped
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(title)}: {escape(last)}" preserveAspectRatio="none">{"".join(parts)}</svg>'
+        f'<figure class="chart"><div class="up" aria-hidden="true">{"".join(labels)}</div>'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}: {escape(last)}" '
+        f'preserveAspectRatio="none">{"".join(parts)}</svg><div class="along">{ends}</div></figure>'
     )
 
 

@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from skylark.console.guard import App, Guard
-from skylark.console.pages import brokers, groups, messages, overview, topics
+from skylark.console.pages import brokers, changes, dead_letters, groups, messages, overview, resets, topics
 from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, Console, NotThere, Page, PageView, failed, rendered
 from skylark.errors import NoRoute, RocketMQError
@@ -40,15 +40,38 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("groups/{group}/members", groups.members),
     ("groups/{group}/members/{client}", groups.member),
     ("groups/{group}/settings", groups.settings),
+    ("groups/{group}/why", resets.why),
+    ("groups/{group}/reset", resets.form),
+    ("dead-letters", dead_letters.index),
+    ("dead-letters/{group}", dead_letters.letters),
+    ("clients", brokers.clients),
+    ("health", brokers.check_health),
+    ("changes", changes.index),
     ("brokers", brokers.index),
     ("brokers/{broker}", brokers.one),
     ("name-servers", brokers.name_servers),
     ("find", overview.find),
 )
 """By their path under a cluster. Each is also there as `.json` and `.csv`."""
-CHANGE_PAGES: tuple[tuple[str, Page], ...] = (("topics/{topic}/send", messages.send_form),)
+CHANGE_PAGES: tuple[tuple[str, Page], ...] = (
+    ("topics/{topic}/send", messages.send_form),
+    ("new-topic", changes.new_topic_form),
+    ("dead-letters/{group}/edit/{id}", dead_letters.edit_form),
+)
 """Forms."""
-FORMS: tuple[tuple[str, Page], ...] = (("topics/{topic}/send", messages.send),)
+FORMS: tuple[tuple[str, Page], ...] = (
+    ("topics/{topic}/send", messages.send),
+    ("new-topic", changes.new_topic),
+    ("topics/{topic}/settings", changes.update_topic),
+    ("topics/{topic}/delete", changes.delete_topic),
+    ("groups/{group}/settings", changes.update_group),
+    ("groups/{group}/reset", resets.apply),
+    ("brokers/{broker}", changes.update_broker),
+    ("dead-letters/{group}/resend", dead_letters.resend),
+    ("dead-letters/{group}/edit/{id}", dead_letters.edit),
+    ("dead-letters/{group}/edit/{id}/try", dead_letters.attempt),
+    ("changes/{number}/undo", changes.undo),
+)
 """Changes, by POST. They do not exist in a console that only reads."""
 
 
@@ -84,7 +107,7 @@ def _routes(console: Console) -> list[Route | Mount]:
                 routes.append(
                     Route(f"/{{cluster}}/{path or 'overview'}.{suffix}", _answering(console, page, suffix))
                 )
-            routes.append(Route(f"/{{cluster}}/{path}", _answering(console, page, "html")))
+            routes.append(Route(f"/{{cluster}}/{path}", _answering(console, page, "html"), methods=["GET"]))
         if not console.settings.read_only:
             for method, table in (("GET", CHANGE_PAGES), ("POST", FORMS)):
                 routes += [

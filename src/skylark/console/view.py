@@ -27,8 +27,12 @@ from skylark.errors import BrokerError, RocketMQError
 
 LANGUAGE_COOKIE = "skylark_lang"
 NAVIGATION = (
-    ("data", {"overview": "", "topics": "topics", "groups": "groups"}),
-    ("system", {"brokers": "brokers", "name_servers": "name-servers"}),
+    ("data", {"overview": "", "topics": "topics", "groups": "groups", "dead_letters": "dead-letters"}),
+    (
+        "system",
+        {"brokers": "brokers", "name_servers": "name-servers", "clients": "clients", "health": "health"},
+    ),
+    ("record", {"changes": "changes"}),
 )
 """Parts, and in each the pages with their paths."""
 

@@ -81,6 +81,7 @@ class Watch:
         self._tasks = Tasks()
         self._task: asyncio.Task[None] | None = None
         self._asked_s = 0.0
+        self._changes = 0
         self._inventory: tuple[float, Inventory] | None = None
         self._last: Look | None = None
         self._totals: deque[tuple[int, float, float, int, int]] = deque(maxlen=POINTS_MAX)
@@ -90,17 +91,18 @@ class Watch:
         """The state, at most FRESH_S old. Raises RemotingError if no name server answers."""
         self._asked_s = time.monotonic()
         last = self._last
-        if last is None or time.monotonic() - last.monotonic_s > FRESH_S:
+        while last is None or time.monotonic() - last.monotonic_s > FRESH_S:
             async with self._taking:
                 if self._last is last:
                     await self._take()
+            last = self._last
         if self._task is None or self._task.done():
             self._task = self._tasks.spawn(self._watch())
-        assert self._last is not None
-        return self._last
+        return last
 
     def forget(self) -> None:
-        """After a change: ask for everything again."""
+        """After a change: ask for everything again; answers that are under way do not count."""
+        self._changes += 1
         self._inventory = None
         self._last = None
 
@@ -119,6 +121,7 @@ class Watch:
             await asyncio.sleep(max(EVERY_S, 4 * took))  # slow servers are asked less often
 
     async def _take(self) -> None:
+        changes = self._changes
         summary = await self._admin.brokers.summary()
         inventory = await self._names()
         states = await self._admin.overview.group_states(summary, dict(inventory.dead_letters))
@@ -135,6 +138,8 @@ class Watch:
                 *inventory.failures,
             ),
         )
+        if self._changes != changes:
+            return
         self._last = look
         self._totals.append((look.time_ms, look.puts_per_s, look.gets_per_s, look.lag, look.dead_letters))
         for name, state in list(look.groups.items())[:GROUPS_MAX]:
@@ -146,6 +151,7 @@ class Watch:
     async def _names(self) -> Inventory:
         if self._inventory is not None and time.monotonic() - self._inventory[0] < NAMES_EVERY_S:
             return self._inventory[1]
+        changes = self._changes
         found = await self._admin.topics.on_brokers()
         names = {node.address: node.name for node in await self._admin.brokers.nodes()}
         topics: dict[str, dict[str, Topic]] = {}
@@ -165,7 +171,8 @@ class Watch:
         inventory = Inventory(
             dict(sorted(topics.items())), frozenset(system), tuple(groups), dead_letters, tuple(failures)
         )
-        self._inventory = (time.monotonic(), inventory)
+        if self._changes == changes:
+            self._inventory = (time.monotonic(), inventory)
         return inventory
 
     # --- History ---

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from skylark import health
 from skylark.cli import doctor
-from skylark.cli.doctor import HealthCheck, HealthState
+from skylark.health import HealthCheck, HealthState
 from skylark.processes import free_ports
 
 BOOT_MS = 1_700_000_000_000
@@ -88,18 +89,18 @@ def test_limits() -> None:
     ],
 )
 def test_clocks_are_compared(here_s: float, state: HealthState) -> None:
-    assert doctor._clock("broker a", RUNTIME, here_s, here_s + 0.1).state is state
+    assert health._clock("broker a", RUNTIME, here_s, here_s + 0.1).state is state
 
 
 @pytest.mark.parametrize("runtime", [{}, {"bootTimestamp": "x"}, {"bootTimestamp": "1", "runtime": "long"}])
 def test_a_broker_that_does_not_tell_its_time_is_noted(runtime: dict[str, str]) -> None:
-    assert doctor._clock("broker a", runtime, NOW_S, NOW_S).state is HealthState.NOTE
+    assert health._clock("broker a", runtime, NOW_S, NOW_S).state is HealthState.NOTE
 
 
 def test_no_name_server_is_a_fault() -> None:
     with socket.socket() as taken:  # and nobody listens
         taken.bind(("127.0.0.1", 0))
-        [check] = doctor.servers(f"127.0.0.1:{taken.getsockname()[1]}")
+        [check] = health.servers(f"127.0.0.1:{taken.getsockname()[1]}")
     assert (check.name, check.state) == ("name servers", HealthState.FAULT)
     assert "skylark serve" in check.advice
 

@@ -10,11 +10,11 @@ import pytest
 from cryptography import x509
 from typer.testing import CliRunner
 
+from skylark import health
 from skylark.certificates import expires_at, issue, make_authority, make_directory
-from skylark.cli import doctor
-from skylark.cli.doctor import HealthState
 from skylark.cli.tls import app
 from skylark.errors import SettingsError
+from skylark.health import HealthState
 from skylark.remoting.tls import ServerTls
 from skylark.remoting.tls_client import ClientTls
 from skylark.settings import ClientTlsSettings, ServerTlsSettings
@@ -85,20 +85,20 @@ def test_the_doctor_tells_when_a_certificate_expires(days: int, state: HealthSta
     start = now - timedelta(days=10)
     authority = make_authority("CA", days=500, now=start)
     pair = issue(authority, "server", ["a.test"], days=days + 10, is_server=True, now=start)
-    check = doctor._certificate("certificate", lambda: pair.certificate, now)
+    check = health._certificate("certificate", lambda: pair.certificate, now)
     assert (check.state, check.found.startswith(found)) == (state, True)
     assert bool(check.advice) == (state is not HealthState.OK)
-    both = doctor._certificate("chain", lambda: authority.certificate + pair.certificate, now)
+    both = health._certificate("chain", lambda: authority.certificate + pair.certificate, now)
     assert both.state is state  # the first to expire counts
 
 
 def test_the_doctor_reports_what_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYLARK_TLS_ENABLED", "true")
     monkeypatch.setenv("SKYLARK_TLS_TRUSTED", str(tmp_path / "missing"))
-    found = list(doctor.certificates("127.0.0.1:1", [], datetime.now(UTC)))
+    found = list(health.certificates("127.0.0.1:1", [], datetime.now(UTC)))
     assert [(check.name, check.state) for check in found] == [
         (f"certificate {tmp_path}/missing", HealthState.FAULT),
         ("certificate of 127.0.0.1:1", HealthState.FAULT),
     ]
     monkeypatch.setenv("SKYLARK_TLS_ENABLED", "false")
-    assert list(doctor.certificates("127.0.0.1:1", [], datetime.now(UTC))) == []
+    assert list(health.certificates("127.0.0.1:1", [], datetime.now(UTC))) == []

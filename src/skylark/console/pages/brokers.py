@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from skylark import health
+from skylark.admin.results import ConnectedConsumers
+from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn
+from skylark.console.pages.groups import members_of
 from skylark.console.pages.overview import brokers_grid
 from skylark.console.pages.topics import LIST
 from skylark.console.view import Ask, NotThere, PageView, failures_of
-from skylark.errors import SomeServersFailed
+from skylark.errors import RocketMQError, SomeServersFailed
+from skylark.health import HealthState
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+GROUPS_MAX = 200
+"""Groups that the page of clients asks for; a group's own page has no limit."""
 
 
 async def index(ask: Ask) -> PageView:
@@ -102,4 +111,92 @@ async def name_servers(ask: Ask) -> PageView:
         data=LIST,
         code=(("skylark", f"skylark namesrv config --namesrv {ask.connection.namesrv}"),),
         failures=failures,
+    )
+
+
+async def clients(ask: Ask) -> PageView:
+    """Producers of all brokers, and the members of the groups that are online."""
+    look = await ask.look()
+    masters = [item.node.address for item in look.summary.brokers if item.node.is_master]
+    found = await at_once(ask.admin.clients.all_producers, masters)
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    failures = []
+    for address, table in zip(masters, found, strict=True):
+        if isinstance(table, RocketMQError):
+            failures.append(f"no clients from {address}: {table}")
+            continue
+        for group, members in table.items():
+            for member in members:
+                rows[group, member.client_id] = {
+                    "role": ask.t("producer"),
+                    "group": group,
+                    "client": member.client_id,
+                    "address": member.remote_ip,
+                    "language": member.language,
+                    "version": member.version,
+                }
+    names = list(look.inventory.groups)[:GROUPS_MAX]
+
+    async def ask_members(name: str) -> ConnectedConsumers | None:
+        return await members_of(ask, name)
+
+    for name, online in zip(names, await at_once(ask_members, names), strict=True):
+        if online is None or isinstance(online, RocketMQError):
+            continue
+        for client in online.clients:
+            rows[f"%{name}", client.client_id] = {
+                "role": ask.t("consumer"),
+                "group": name,
+                "client": client.client_id,
+                "address": client.address,
+                "language": client.language,
+                "version": client.version,
+                "href": ask.href("groups", name, "members", client.client_id),
+            }
+    columns = (
+        GridColumn("role"),
+        GridColumn("group", "name"),
+        GridColumn("client", "code", lambda row: row.get("href")),
+        GridColumn("address", "code"),
+        GridColumn("language"),
+        GridColumn("version", "number"),
+    )
+    sortable = frozenset({"role", "group", "client", "address", "language"})
+    grid = ask.arranged(Grid("clients", columns, list(rows.values()), sort="group", sortable=sortable))
+    return PageView(
+        template="list.html",
+        nav="clients",
+        title=ask.t("clients"),
+        sentence=ask.t("clients.sentence", count=grid.total or 0),
+        grids=(grid,),
+        data=LIST,
+        code=(("skylark", "skylark producer list"), ("python", "admin.clients.all_producers(broker)")),
+        failures=tuple(failures),
+        live_s=10,
+    )
+
+
+async def check_health(ask: Ask) -> PageView:
+    """The checks of `skylark doctor` on the servers, with advice."""
+    found = await asyncio.to_thread(lambda: list(health.servers(ask.connection.namesrv)))
+    words = {HealthState.OK: "ok", HealthState.NOTE: "note", HealthState.FAULT: "fault"}
+    rows = [
+        {"state": words[check.state], "check": check.name, "found": check.found, "advice": check.advice}
+        for check in sorted(found, key=lambda check: list(HealthState).index(check.state), reverse=True)
+    ]
+    columns = (
+        GridColumn("state", "state"),
+        GridColumn("check", "name"),
+        GridColumn("found"),
+        GridColumn("advice"),
+    )
+    faults = sum(1 for check in found if check.state is HealthState.FAULT)
+    return PageView(
+        template="list.html",
+        nav="health",
+        title=ask.t("health"),
+        sentence=ask.t("health.sentence", count=len(rows), faults=faults),
+        grids=(Grid("checks", columns, rows),),
+        data=LIST,
+        code=(("skylark", f"skylark doctor --namesrv {ask.connection.namesrv}"),),
     )

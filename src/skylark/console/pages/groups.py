@@ -133,7 +133,7 @@ async def _with_members(ask: Ask, grid: Grid) -> Grid:
 
 
 def tabs(ask: Ask, group: str, chosen: str) -> tuple[tuple[str, str, bool], ...]:
-    pages = {"progress": (), "members": ("members",), "settings": ("settings",)}
+    pages = {"progress": (), "why": ("why",), "members": ("members",), "settings": ("settings",)}
     return tuple(
         (ask.t(f"tab.{name}"), ask.href("groups", group, *parts), name == chosen)
         for name, parts in pages.items()

@@ -77,7 +77,7 @@ def concerns_of(ask: Ask, look: Look, watch: Watch) -> Iterator[Concern]:
     for name, count in look.inventory.dead_letters.items():
         if count.waiting:
             text = ask.t("concern.dead_letters", group=name, count=f"{count.waiting:,}")
-            yield Concern("warn", text, ask.href("groups", name))
+            yield Concern("warn", text, ask.href("dead-letters", name))
     behind = sorted(look.groups.values(), key=lambda group: -group.lag)
     for group in behind[:ROWS]:
         growth = watch.lag_growth_per_s(group.name)

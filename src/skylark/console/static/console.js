@@ -10,7 +10,7 @@ export function localTimes(root) {
   for (const element of root.querySelectorAll("[data-ms]")) {
     const moment = new Date(Number(element.dataset.ms));
     const clock = `${pad(moment.getHours())}:${pad(moment.getMinutes())}:${pad(moment.getSeconds())}`;
-    if (element.tagName.toLowerCase() === "text") {
+    if (element.dataset.short !== undefined) {
       element.textContent = clock;
       continue;
     }
@@ -123,7 +123,7 @@ document.addEventListener("keydown", (event) => {
     if (place) document.querySelector(`nav.rail a[data-key="${place}"]`)?.click();
     return;
   }
-  const links = [...document.querySelectorAll("main tbody tr td.name a, main tbody tr td.time a")];
+  const links = [...document.querySelectorAll("main tbody tr td.c-name a, main tbody tr td.c-time a")];
   const at = links.indexOf(document.activeElement);
   switch (event.key) {
     case "g": going = true; break;
@@ -179,13 +179,13 @@ function addRow(body, message) {
   row.className = "fresh";
   const time = document.createElement("time");
   time.dataset.ms = message.stored;
-  cell(row, "time", "", message.href).append(time);
-  cell(row, "place", message.queue, message.href);
-  cell(row, "number", message.offset.toLocaleString("en"));
-  cell(row, "tag", message.tag || "–");
-  cell(row, "words", message.keys.join(", ") || "–");
-  cell(row, "number", `${message.size} B`);
-  cell(row, "preview", message.preview).title = message.preview;
+  cell(row, "c-time", "", message.href).append(time);
+  cell(row, "c-place", message.queue, message.href);
+  cell(row, "c-number", message.offset.toLocaleString("en"));
+  cell(row, "c-tag", message.tag || "–");
+  cell(row, "c-words", message.keys.join(", ") || "–");
+  cell(row, "c-number", `${message.size} B`);
+  cell(row, "c-preview", message.preview).title = message.preview;
   localTimes(row);
   while (body.rows.length > ROWS_MAX) body.deleteRow(-1);
 }

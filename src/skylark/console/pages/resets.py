@@ -1,0 +1,198 @@
+"""Resets of a group: a preview, then the change, which can be put back; and why a group lags."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.responses import Response
+
+from skylark.admin.lag_causes import GroupSnapshot, lag_causes
+from skylark.admin.offsets import BEGIN, END, OffsetPreview
+from skylark.admin.server_calls import at_once
+from skylark.console.grid import Grid, GridColumn, format_duration
+from skylark.console.pages.groups import crumbs, known, members_of, tabs
+from skylark.console.pages.messages import cursor_text, parse_cursor
+from skylark.console.view import Ask, BadForm, PageView, failures_of, redirect
+from skylark.errors import RocketMQError
+from skylark.quantities import parse_time_ms
+
+PLACES = {"begin": BEGIN, "end": END}
+STATS_MAX = 50
+"""Topics of a group that are asked for their queues."""
+
+
+def moment(ask: Ask, text: str) -> int:
+    """`begin`, `end`, or a time. Raises BadForm."""
+    if text in PLACES:
+        return PLACES[text]
+    try:
+        return parse_time_ms(text, round(time.time() * 1000))
+    except ValueError as error:
+        raise BadForm(str(error)) from None
+
+
+async def form(ask: Ask) -> PageView:
+    """Where to go; with a topic and a time also what would happen."""
+    group = ask.path("group")
+    await known(ask, group)
+    topics = [name for name in await ask.admin.groups.topics(group) if not name.startswith("%")]
+    topic, to = ask.arg("topic"), ask.arg("to")
+    grids: tuple[Grid, ...] = ()
+    planned = None
+    if topic and to:
+        planned = await ask.admin.offsets.preview(group, topic, moment(ask, to))
+        grids = (preview_grid(ask, planned),)
+    return PageView(
+        template="reset.html",
+        nav="groups",
+        title=ask.t("reset.title", group=group),
+        sentence="" if planned is None else summary_of(ask, planned),
+        crumbs=(*crumbs(ask, group), (ask.t("reset"), ask.here())),
+        grids=grids,
+        data={
+            "group": group,
+            "topics": topics,
+            "topic": topic,
+            "to": to,
+            "expected": "" if planned is None else _expected(planned),
+            "online": await members_of(ask, group) is not None,
+        },
+        code=(
+            ("skylark", f"skylark offset reset {group} {topic or 'TOPIC'} --to {to or '30m'} --dry-run"),
+            ("python", f'admin.offsets.preview("{group}", "{topic or "TOPIC"}", time_ms)'),
+        ),
+    )
+
+
+def preview_grid(ask: Ask, planned: OffsetPreview) -> Grid:
+    rows = []
+    for queue, new in sorted(planned.new.items()):
+        old = planned.old.get(queue)
+        move = None if old is None else new - old
+        href = ask.href("topics", queue.topic, "at", queue.broker_name, queue.queue_id, new)
+        rows.append(
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "now": old,
+                "then": new,
+                "again": None if move is None else max(0, -move),
+                "skipped": None if move is None else max(0, move),
+                "href": href,
+            }
+        )
+    columns = (
+        GridColumn("broker"),
+        GridColumn("queue", "number"),
+        GridColumn("now", "number"),
+        GridColumn("then", "number", lambda row: row["href"]),
+        GridColumn("again", "number"),
+        GridColumn("skipped", "number"),
+    )
+    return Grid("preview", columns, rows)
+
+
+def summary_of(ask: Ask, planned: OffsetPreview) -> str:
+    moves = [new - old for queue, new in planned.new.items() if (old := planned.old.get(queue)) is not None]
+    again, skipped = -sum(move for move in moves if move < 0), sum(move for move in moves if move > 0)
+    return ask.t("reset.sentence", again=f"{again:,}", skipped=f"{skipped:,}")
+
+
+def _expected(planned: OffsetPreview) -> str:
+    return cursor_text({queue: old for queue, old in planned.old.items() if old is not None})
+
+
+async def apply(ask: Ask) -> PageView | Response:
+    """Reset as previewed; refused if a group that is offline has moved since."""
+    group, fields = ask.path("group"), await ask.form()
+    topic, to = fields.get("topic", ""), fields.get("to", "")
+    if not topic or not to:
+        raise BadForm(ask.t("reset.incomplete"))
+    time_ms = moment(ask, to)
+    planned = await ask.admin.offsets.preview(group, topic, time_ms)
+    if await members_of(ask, group) is None and _expected(planned) != fields.get("expected", ""):
+        raise BadForm(ask.t("reset.moved"))
+    done = await ask.admin.offsets.reset(group, topic, time_ms)
+    before = {"group": group, "topic": topic, "offsets": _expected(planned)}
+    after = {"to": to, "offsets": cursor_text(done.offsets)}
+    change = ask.record("reset", f"{group} {topic}", before=before, after=after)
+    return redirect(ask.href("groups", group, changed=change.number))
+
+
+async def put_back(ask: Ask, before: dict[str, str]) -> None:
+    """Restore the offsets that a reset has changed."""
+    for queue, queue_offset in (parse_cursor(before["topic"], before["offsets"]) or {}).items():
+        await ask.admin.offsets.reset_queue(before["group"], queue, queue_offset)
+
+
+# --- Why ---
+
+
+async def why(ask: Ask) -> PageView:
+    """The causes that hold, the most likely first, each with its evidence and a next step."""
+    group = ask.path("group")
+    await known(ask, group)
+    seen = await snapshot(ask, group)
+    causes = [
+        {
+            "name": cause.name,
+            "level": cause.level,
+            "text": ask.t(f"why.{cause.name}", **_words(dict(cause.facts))),
+            "advice": ask.t(f"why.{cause.name}.do"),
+        }
+        for cause in lag_causes(seen)
+    ]
+    columns = (GridColumn("name", "code"), GridColumn("level"), GridColumn("text"), GridColumn("advice"))
+    return PageView(
+        template="why.html",
+        nav="groups",
+        title=group,
+        sentence=str(causes[0]["text"]),
+        crumbs=crumbs(ask, group),
+        tabs=tabs(ask, group, "why"),
+        grids=(Grid("causes", columns, causes),),
+        data={"causes": causes, "group": group},
+        code=(("skylark", f"skylark group status {group} --watch"),),
+        failures=failures_of(seen.progress.failures),
+        live_s=3,
+    )
+
+
+async def snapshot(ask: Ask, group: str) -> GroupSnapshot:
+    """Everything that the rules look at, asked at once."""
+    progress = await ask.admin.groups.progress(group)
+    topics = sorted({part.queue.topic for part in progress.queues})[:STATS_MAX]
+    found = await at_once(ask.admin.topics.stats, topics)
+    queues = {
+        part.queue: part for stats in found if not isinstance(stats, RocketMQError) for part in stats.queues
+    }
+    inventory = (await ask.look()).inventory
+    unreadable = [
+        name
+        for name in topics
+        if not all(part.is_readable for part in inventory.topics.get(name, {}).values())
+    ]
+    watch = ask.connection.watch
+    return GroupSnapshot(
+        progress,
+        await members_of(ask, group),
+        (await ask.admin.groups.config(group)).answers,
+        queues,
+        unreadable,
+        watch.consumed_per_s(group),
+        watch.lag_growth_per_s(group),
+        round(time.time() * 1000),
+    )
+
+
+def _words(facts: dict[str, object]) -> dict[str, object]:
+    """Numbers as people read them."""
+    words: dict[str, object] = {}
+    for name, value in facts.items():
+        if name == "seconds" and isinstance(value, float):
+            words[name] = format_duration(value * 1000)
+        elif isinstance(value, float):
+            words[name] = f"{value:,.0f}"
+        else:
+            words[name] = f"{value:,}" if isinstance(value, int) else value
+    return words

@@ -1,0 +1,56 @@
+"""A small shop for pages of the console: topics, orders, groups with lag, dead letters, a consumer online."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+
+from skylark import Admin, ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushConsumerSettings
+from skylark.admin.results import Group
+from skylark.client.received_message import ReceivedMessage
+from skylark.testing import EmbeddedServers
+
+CITIES = ("Berlin", "Lyon", "Oslo", "Porto", "Turin")
+
+
+@contextlib.contextmanager
+def shop(orders: int = 240) -> Iterator[EmbeddedServers]:
+    """Servers with data. The group `billing` is online and fails every twentieth order; `search` lags."""
+    with EmbeddedServers(settings={"auto_create_topics": True}) as servers:
+        for topic, count in {"orders": 4, "payments": 4, "shipments": 2, "audit-log": 1}.items():
+            servers.create_topic(topic, count)
+        died = threading.Event()
+
+        def bill(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+            is_bad = any(message.json()["id"] % 20 == 0 for message in messages)
+            return ConsumeResult.LATER if is_bad else ConsumeResult.SUCCESS
+
+        with (
+            Admin(namesrv=servers.namesrv) as admin,
+            Producer("shop", namesrv=servers.namesrv) as producer,
+        ):
+            admin.groups.create(Group("billing", retries_max=0))
+            admin.groups.create(Group("search"))
+            for number in range(1, orders + 1):
+                body = {
+                    "id": number,
+                    "customer": {"name": f"c-{number % 7}", "city": CITIES[number % 5]},
+                    "amount": round(number * 7.31 % 400, 2),
+                }
+                tag = ("created", "paid", "shipped")[number % 3]
+                producer.send(Message.json("orders", body, tags=tag, keys=[f"order-{number}"]))
+                if number % 3 == 1:
+                    producer.send(Message.json("payments", {"order": number}, keys=[f"order-{number}"]))
+            queues = admin.topics.queues("orders")
+            admin.offsets.commit("search", {queue: 7 for queue in queues})
+            first = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, reconsume_times_max=0)
+            consumer = PushConsumer("billing", namesrv=servers.namesrv, settings=first)
+            consumer.subscribe("orders", "*", bill)
+            with consumer:
+                for _ in range(200):
+                    counts = admin.dead_letters.counts()
+                    if "billing" in counts and counts["billing"].waiting >= orders // 20:
+                        break
+                    died.wait(0.1)
+                yield servers
