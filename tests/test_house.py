@@ -46,6 +46,7 @@ LAYERS = {
     "testing": 6,
     "bench": 6,
     "torture": 6,
+    "cluster": 6,
     "demo": 6,
     "health": 6,
     "console": 7,

@@ -1,4 +1,4 @@
-"""`skylark cluster`: brokers of all clusters, their latency, and export and import of metadata."""
+"""`skylark cluster`: run a whole cluster here, list brokers, measure latency, export and import metadata."""
 
 from __future__ import annotations
 
@@ -22,16 +22,143 @@ from skylark.cli.options import (
     tabular,
 )
 from skylark.cli.output import Age, Listing, Rate, Share, counted, done, show, show_or_watch
+from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
     from skylark.admin.results import ClusterSummary
+    from skylark.cluster.supervisor import ClusterState
 
-app = typer.Typer(no_args_is_help=True, help="Clusters: list brokers, measure latency, copy metadata.")
+app = typer.Typer(no_args_is_help=True, help="Clusters: run one here, list brokers, copy metadata.")
 
 COLUMNS = (
     "cluster", "broker", "id", "address", "version", "in/s", "out/s", "in today", "out today", "disk",
     "oldest message",
 )  # fmt: skip
+
+
+# --- A cluster on this machine ---
+
+Directory = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", file_okay=False, help="State, logs and stores of the cluster.")
+]
+DIRECTORY = Path("skylark-cluster")
+STOP_TIMEOUT_S = 120.0
+
+
+@app.command()
+def start(
+    brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Broker names.")] = 2,
+    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="Brokers of each name.")] = 2,
+    controllers: Annotated[
+        int, typer.Option("--controllers", metavar="N", help="More than 1 need etcd.")
+    ] = 1,
+    etcd: Annotated[
+        str, typer.Option("--etcd", metavar="local|URL", help="Start an etcd, or use one that runs.")
+    ] = "",
+    directory: Directory = DIRECTORY,
+) -> None:
+    """Run a whole cluster on this machine until Ctrl-C, for trial and tests.
+
+    Every node is a process on free ports; one that ends is started again after a second. While it runs,
+    `skylark cluster status`, `kill` and `stop` find it by its directory.
+
+    Examples: skylark cluster start
+
+    skylark cluster start --brokers 2 --replicas 3 --controllers 3 --etcd local
+    """
+    from skylark.cluster.layout import ClusterShape, local_nodes  # noqa: PLC0415
+    from skylark.cluster.supervisor import Supervisor  # noqa: PLC0415
+    from skylark.processes import free_ports  # noqa: PLC0415
+
+    shape = ClusterShape(brokers=brokers, replicas=replicas, controllers=controllers, etcd=etcd)
+    nodes = local_nodes(shape, directory.absolute(), free_ports)
+
+    def ready(state: ClusterState) -> None:
+        typer.echo(f"{counted(len(state.nodes), 'node', 'nodes')} run; logs are below {directory}")
+        typer.echo(f"export NAMESRV_ADDR={state.namesrv}")
+        if state.controllers:
+            typer.echo(f"export CONTROLLER_ADDR='{state.controllers}'")
+        typer.echo(f"try: skylark cluster status --dir {directory}")
+
+    Supervisor(directory, nodes, typer.echo).run(ready)
+
+
+@app.command()
+@tabular
+def status(directory: Directory = DIRECTORY, as_json: AsJson = False) -> None:
+    """Show the nodes of a cluster that `skylark cluster start` runs, and their roles.
+
+    Example: skylark cluster status
+    """
+    from skylark.cluster.supervisor import read_state  # noqa: PLC0415
+
+    state = read_state(directory)
+    roles = _roles(state)
+    rows = [
+        (
+            node.name, node.kind, node.address, roles.get(node.address, ""),
+            "running" if node.pid else "ended", node.pid or "", node.restarts,
+        )
+        for node in state.nodes
+    ]  # fmt: skip
+    show(Listing(("node", "kind", "address", "role", "state", "pid", "restarts"), rows), as_json=as_json)
+
+
+def _roles(state: ClusterState) -> dict[str, str]:
+    """The roles of controllers and brokers by address, as far as a controller tells."""
+    roles: dict[str, str] = {}
+    if not state.controllers:
+        return roles
+    with connected(state.namesrv) as admin:
+        try:
+            for address, metadata in admin.controllers.metadata(state.controllers).items():
+                roles[address] = "leader" if metadata.is_leader else "follower"
+            groups = admin.controllers.replicas(state.controllers)
+        except RocketMQError as error:
+            typer.echo(f"skylark: roles are unknown: {error}", err=True)
+            return roles
+    for group in groups.values():
+        roles |= {replica.broker_address: "in sync" for replica in group.in_sync_replicas}
+        roles |= {replica.broker_address: "behind" for replica in group.not_in_sync_replicas}
+        if group.master_address is not None:
+            roles[group.master_address] = "master"
+    return roles
+
+
+@app.command()
+def kill(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node of `cluster status`.")],
+    directory: Directory = DIRECTORY,
+    as_json: AsJson = False,
+) -> None:
+    """Kill a node with SIGKILL, to see what happens. It is started again after a second.
+
+    Example: skylark cluster kill broker-a-1
+    """
+    import os  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    from skylark.cluster.supervisor import read_state  # noqa: PLC0415
+
+    found = read_state(directory).node(node)
+    if found.pid:
+        os.killpg(found.pid, signal.SIGKILL)
+    done(f"{node} is killed", {"node": node, "pid": found.pid}, as_json=as_json)
+
+
+@app.command()
+def stop(directory: Directory = DIRECTORY, as_json: AsJson = False) -> None:
+    """Stop a cluster that `skylark cluster start` runs. Its data stays.
+
+    Example: skylark cluster stop
+    """
+    from skylark.cluster.supervisor import stop_cluster  # noqa: PLC0415
+
+    stop_cluster(directory, STOP_TIMEOUT_S)
+    done(f"the cluster in {directory} is stopped", {"stopped": str(directory)}, as_json=as_json)
+
+
+# --- All clusters ---
 
 
 @app.command("list")

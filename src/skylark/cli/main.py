@@ -44,7 +44,7 @@ COMMANDS = {
     "tail": CommandEntry(MESSAGES, "Follow a topic: its last messages, then each new one."),
     "console": CommandEntry(ADMIN, "Serve the web console until Ctrl-C: topics, messages, groups."),
     "top": CommandEntry(ADMIN, "Watch the whole system: brokers, topics, groups, rates and lag."),
-    "cluster": CommandEntry(ADMIN, "Clusters: list brokers, measure latency, copy metadata."),
+    "cluster": CommandEntry(ADMIN, "Clusters: run one here, list brokers, copy metadata."),
     "topic": CommandEntry(ADMIN, "Topics: create, change, delete, and inspect."),
     "group": CommandEntry(ADMIN, "Consumer groups: create, change, delete, and inspect."),
     "consumer": CommandEntry(ADMIN, "Connected consumers and their state."),
