@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from skylark.admin.admin import AsyncAdmin
 from skylark.broker.broker import Broker
 from skylark.controller.controller import Controller
-from skylark.errors import BrokerError, RocketMQError
+from skylark.errors import BrokerError, ClientError, RocketMQError
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus
 from skylark.protocol.requests.controller import ElectMaster
@@ -319,6 +320,26 @@ async def test_a_hand_over_under_load_loses_nothing(tmp_path: Path) -> None:
             await until(lambda: len(sent) > count + 10)
             is_over.set()
         assert set(sent) <= set(await bodies_of(second))
+
+
+async def test_an_administrator_hands_over(tmp_path: Path) -> None:
+    async with running_name_server(tmp_path) as name_server:
+        async with running_group(tmp_path, name_servers=name_server.address) as (_, first, second):
+            async with AsyncAdmin(namesrv=name_server.address) as admin:
+
+                async def are_known() -> bool:
+                    return len(await admin.brokers.nodes()) == 2
+
+                await until(are_known)
+                with pytest.raises(ClientError, match=r"to 7: its other replicas are \[2\]"):
+                    await admin.brokers.hand_over("broker-a", 7)
+                await send_all(first, b"1")
+                found = await admin.brokers.hand_over("broker-a")
+            assert found.master_address == second.address
+            await until(lambda: is_master(second))
+            await in_sync(second, first)
+            await send_all(second, b"2")
+            assert await bodies_of(second) == [b"1", b"2"]
 
 
 async def test_a_replica_that_lost_its_log_gets_a_new_id(tmp_path: Path) -> None:

@@ -17,9 +17,12 @@ from skylark.torture.plan import MODES, plan
 from tests.support.signals import heeded
 
 # Seeds whose plans hold what matters most to the mode, and all kinds of faults together; about three minutes.
-RUNS = {"async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "delay": 165}
-MINUTES = 0.5
-TIMEOUT_S = 280
+RUNS = {
+    "async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "failover": 1,
+    "delay": 165,
+}  # fmt: skip
+MINUTES = dict.fromkeys(RUNS, 0.5) | {"failover": 2.0}
+TIMEOUT_S = 400
 COMMAND = [sys.executable, "-m", "skylark", "torture"]
 
 
@@ -30,7 +33,7 @@ def torture(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_these_runs_play_every_fault_there_is() -> None:
-    planned = [each for mode, seed in RUNS.items() for each in plan(seed, MODES[mode], MINUTES * 60)]
+    planned = [each for mode, seed in RUNS.items() for each in plan(seed, MODES[mode], MINUTES[mode] * 60)]
     assert {fault.name for sequence in planned for fault in sequence} == set(ALL_FAULTS)
 
 
@@ -41,6 +44,17 @@ def test_nothing_acknowledged_is_lost_in_a_quarter_of_a_minute() -> None:
     assert report["clean"]
     assert len(report["faults"]) >= 2
     assert report["verdict"]["acknowledged"] > 100
+
+
+def test_masters_that_a_controller_chooses_lose_nothing_in_twenty_seconds() -> None:
+    """Among others the master is killed, cut off with its own tail, and the controller killed."""
+    done = torture("--mode", "failover", "--seed", "55", "--minutes", "0.33", "--json", "--members", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [report] = json.loads(done.stdout)
+    assert report["clean"]
+    assert {"kill-elected", "cut-both", "kill-controller"} <= {fault["name"] for fault in report["faults"]}
+    assert report["verdict"]["acknowledged"] > 100
+    assert report["verdict"]["faults"]["two masters in an epoch"]["count"] == 0
 
 
 @pytest.mark.nightly
@@ -61,7 +75,7 @@ def test_nothing_acknowledged_is_lost_with_tls_and_users(tmp_path: Path) -> None
 @pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "seed"), RUNS.items())
 def test_nothing_acknowledged_is_lost(mode: str, seed: int) -> None:
-    done = torture("--mode", mode, "--seed", str(seed), "--minutes", str(MINUTES), "--json")
+    done = torture("--mode", mode, "--seed", str(seed), "--minutes", str(MINUTES[mode]), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     [report] = json.loads(done.stdout)
     verdict = report["verdict"]

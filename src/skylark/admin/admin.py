@@ -141,6 +141,7 @@ class Brokers(_Part[AsyncBrokers]):
     stats = _waiting(AsyncBrokers.stats)
     replication = _waiting(AsyncBrokers.replication)
     replication_addresses = _waiting(AsyncBrokers.replication_addresses)
+    hand_over = _waiting(AsyncBrokers.hand_over)
     epochs = _waiting(AsyncBrokers.epochs)
     timers = _waiting(AsyncBrokers.timers)
     config = _waiting(AsyncBrokers.config)

@@ -8,7 +8,7 @@ import msgspec
 
 from skylark.admin.results import BrokerNode, BrokerSummary, ClusterSummary
 from skylark.admin.server_calls import ServerCalls
-from skylark.errors import BrokerError
+from skylark.errors import BrokerError, ClientError
 from skylark.protocol.bodies import (
     BrokerConsumeStats,
     BrokerStatsData,
@@ -40,6 +40,7 @@ from skylark.protocol.requests.admin import (
     UpdateColdDataFlowCtrConfig,
     ViewBrokerStatsData,
 )
+from skylark.protocol.requests.controller import ElectMaster, GroupMaster
 from skylark.protocol.requests.name_server import (
     AddWritePermOfBroker,
     DeleteKvConfig,
@@ -120,6 +121,21 @@ class AsyncBrokers:
     async def epochs(self, broker: str) -> EpochCache:
         """Which master wrote which part of the log. Raises BrokerError 1 without a controller."""
         return await self._servers.ask(await self._servers.target(broker), GetBrokerEpochCache())
+
+    async def hand_over(self, name: str, to: int | None = None) -> GroupMaster:
+        """Make another replica of a broker name the master, without failed sends; any, or the one with an id.
+
+        Only Skylark's brokers in controller mode serve it. Raises BrokerError 1 if that replica cannot take
+        over, ClientError if there is none.
+        """
+        nodes = [node for node in await self._servers.nodes() if node.name == name]
+        master = next((node for node in nodes if node.is_master), None)
+        ids = sorted(node.broker_id for node in nodes if not node.is_master)
+        if master is None or not ids or (to is not None and to not in ids):
+            found = f"its other replicas are {ids}" if ids else "it has no other replica"
+            raise ClientError(f"broker {name} cannot be handed over{f' to {to}' if to else ''}: {found}")
+        request = ElectMaster(master.cluster, name, ids[0] if to is None else to, designate_elect=True)
+        return await self._servers.ask(master.address, request)
 
     async def timers(self, broker: str) -> TimerMetrics:
         """Number of scheduled messages. Raises BrokerError 1 where there are no timers."""

@@ -347,6 +347,35 @@ def _name_of(admin: Admin, broker: str) -> str:
 
 
 @app.command()
+def handover(
+    name: BrokerName,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, metavar="ID", help="The replica; by default any slave.")
+    ] = None,
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Make another replica the master, in controller mode, without failed sends: before maintenance.
+
+    The master accepts no messages until the replica has all; clients retry theirs at the new master.
+
+    Example: skylark broker handover broker-a --to 2
+    """
+    with connected(namesrv) as admin:
+        found = admin.brokers.hand_over(name, to)
+    done(
+        f"broker {name}: {found.master_address} is the master now, in epoch {found.master_epoch}",
+        {
+            "broker": name,
+            "id": found.master_broker_id,
+            "address": found.master_address,
+            "epoch": found.master_epoch,
+        },
+        as_json=as_json,
+    )
+
+
+@app.command()
 @tabular
 def ha(
     name: BrokerName,

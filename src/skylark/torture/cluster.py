@@ -258,6 +258,9 @@ class BrokerPair:
             await node.open_network()
             await node.process.start()
 
+    async def see_roles(self) -> None:
+        """Find out who is the master; here roles change only by `promote`."""
+
     async def in_sync(self) -> None:
         """Wait until the slave has what the master had when they connected, with offsets of groups.
 

@@ -16,6 +16,7 @@ from skylark.processes import HOST
 from skylark.torture.child import Knob
 from skylark.torture.cluster import BrokerPair, FakeClock, Process, TortureNode
 from skylark.torture.proxy import NORMAL, Direction, LinkState, Proxy
+from skylark.torture.replica_group import ReplicaGroup, ReplicaNode
 
 FLOOD_CONNECTIONS = 500
 FLOOD_TIMEOUT_S = 3.0
@@ -36,6 +37,7 @@ class Targets:
     slowness_ms: list[Knob]
     """One knob per member."""
     clock: FakeClock | None = None
+    controller: Process | None = None
 
     @property
     def nodes(self) -> list[TortureNode]:
@@ -261,6 +263,88 @@ async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterat
         yield words
 
 
+# --- Controller mode ---
+
+
+async def _group(targets: Targets, chance: random.Random) -> ReplicaGroup:
+    group = chance.choice(targets.pairs)
+    assert isinstance(group, ReplicaGroup)
+    await group.see_roles()
+    return group
+
+
+Role = Callable[[ReplicaGroup], ReplicaNode]
+
+
+def _elected(group: ReplicaGroup) -> ReplicaNode:
+    return group.master
+
+
+def _follower(group: ReplicaGroup) -> ReplicaNode:
+    return group.slave
+
+
+def ending_replica(words: str, end: Callable[[Process], Awaitable[None]], role: Role) -> Fault:
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        process = role(await _group(targets, chance)).process
+        await end(process)
+        yield f"{words} {process.name}"
+        await process.start()
+
+    return fault
+
+
+def freezing_replica(words: str, role: Role) -> Fault:
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        process = role(await _group(targets, chance)).process
+        process.signal(signal.SIGSTOP)
+        try:
+            yield f"{words} {process.name}"
+        finally:
+            process.signal(signal.SIGCONT)
+
+    return fault
+
+
+def cutting_replica(words: str, proxies: Callable[[ReplicaNode], list[Proxy]]) -> Fault:
+    """Cut connections of the elected master."""
+
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        node = (await _group(targets, chance)).master
+        with contextlib.ExitStack() as stack:
+            for proxy in proxies(node):
+                stack.enter_context(_cut(proxy))
+            yield f"{words} {node.label}"
+
+    return fault
+
+
+@asynccontextmanager
+async def lose_controllers_words(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """One way: the controller hears the master, which does not hear the controller."""
+    node = (await _group(targets, chance)).master
+    with _conditioned(node.controller_proxy, LinkState(lost=Direction.REPLIES)):
+        yield f"lose what the controller says to {node.label}"
+        node.controller_proxy.cut()
+
+
+@asynccontextmanager
+async def lose_disk(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    group = await _group(targets, chance)
+    slave = group.slave
+    await group.lose_disk_of_slave()
+    yield f"kill -9 {slave.label} and delete its disk"
+    await slave.process.start()
+
+
+def _controller(targets: Targets, chance: random.Random) -> Process:
+    assert targets.controller is not None
+    return targets.controller
+
+
 SERVER_FAULTS: dict[str, Fault] = {
     "kill-broker": killing(_master),
     "kill-broker-often": kill_broker_often,
@@ -281,6 +365,22 @@ REPLICA_FAULTS: dict[str, Fault] = {
     "lose-master": lose_master,
     "change-masters": change_masters,
 }
+GROUP_FAULTS: dict[str, Fault] = {
+    "kill-elected": ending_replica("kill -9 the elected master", Process.kill, _elected),
+    "stop-elected": ending_replica("stop the elected master", Process.terminate, _elected),
+    "freeze-elected": freezing_replica("freeze the elected master", _elected),
+    "kill-follower": ending_replica("kill -9 the follower", Process.kill, _follower),
+    "freeze-follower": freezing_replica("freeze the follower", _follower),
+    "lose-follower": lose_disk,
+    "cut-followers": cutting_replica("cut the followers from", lambda node: [node.link_proxy]),
+    "cut-controller": cutting_replica("cut the controller from", lambda node: [node.controller_proxy]),
+    "cut-both": cutting_replica(
+        "cut followers and controller from", lambda node: [node.link_proxy, node.controller_proxy]
+    ),
+    "deafen-elected": lose_controllers_words,
+    "kill-controller": killing(_controller),
+    "freeze-controller": freezing(_controller),
+}
 CLIENT_FAULTS: dict[str, Fault] = {
     "kill-member": killing(_member),
     "stop-member": stopping(_member),
@@ -297,7 +397,7 @@ CLIENT_FAULTS: dict[str, Fault] = {
     "half-open": forget_connections,
     "flood": flood,
 }
-ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **CLIENT_FAULTS}
+ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **GROUP_FAULTS, **CLIENT_FAULTS}
 
 
 # --- Common parts ---

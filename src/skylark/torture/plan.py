@@ -15,6 +15,7 @@ from skylark.torture.faults import (
     ALL_FAULTS,
     CLIENT_FAULTS,
     CLOCK_FAULT,
+    GROUP_FAULTS,
     REPLICA_FAULTS,
     SERVER_FAULTS,
     Targets,
@@ -33,6 +34,8 @@ class Mode:
     delayed: bool = False
     transactions: bool = False
     with_slaves: bool = False
+    with_controller: bool = False
+    """Two replicas of each broker, of which a controller chooses the master."""
     brokers: int = 2
     server_faults: tuple[str, ...] = SERVERS
     client_faults: tuple[str, ...] = tuple(CLIENT_FAULTS)
@@ -49,6 +52,9 @@ MODES = {
     "sync-master": Mode(with_slaves=True, brokers=1, server_faults=(*SERVERS, *REPLICA_FAULTS)),
     "transactions": Mode(transactions=True),
     "orderly": Mode(ordered=True),
+    "failover": Mode(
+        ordered=True, with_controller=True, server_faults=(*GROUP_FAULTS, "kill-namesrv", "slow-disk")
+    ),
     # Delays depend on the wall clock: a jump would end them early.
     "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),
 }

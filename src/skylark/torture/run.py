@@ -24,7 +24,7 @@ from skylark.remoting.tls_client import ClientTls
 from skylark.settings.client import ClientSettings
 from skylark.settings.credentials import client_credentials
 from skylark.settings.tls import client_tls_settings
-from skylark.torture.checker import REGRESS_ALLOWED_NS, check
+from skylark.torture.checker import REGRESS_ALLOWED_NS, Breach, check
 from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
     TOPIC,
@@ -48,6 +48,7 @@ from skylark.torture.history import (
 )
 from skylark.torture.member import MemberTask
 from skylark.torture.plan import MODES, Planned, inflict, plan
+from skylark.torture.replica_group import ReplicaGroup
 from skylark.torture.report import Inflicted, TortureOptions, TortureReport
 from skylark.torture.sender import NUMBERS_OF_A_SENDER, SenderTask, is_committed
 
@@ -80,6 +81,7 @@ class Torture:
         self._loaded_at = 0.0
         wanted.directory.mkdir(parents=True, exist_ok=True)
         self._namesrv = f"{HOST}:{free_ports()}"
+        self._controller_port = free_ports()
         self._quiet = Knob(wanted.directory / "quiet")
         self._targets = self._make_targets()
         self._receipts = {member.name: self._tail(member.name) for member in self._targets.members}
@@ -105,10 +107,8 @@ class Torture:
             secure=wanted.secure,
             chance=random.Random(wanted.seed),  # noqa: S311 - only delays
         )
-        letters = "abcdefgh"[: wanted.brokers or self._mode.brokers]
-        pairs = [
-            BrokerPair(f"broker-{letter}", settings, with_slave=self._mode.with_slaves) for letter in letters
-        ]
+        names = [f"broker-{letter}" for letter in "abcdefgh"[: wanted.brokers or self._mode.brokers]]
+        pairs = [self._make_pair(name, settings) for name in names]
         slowness = [Knob(wanted.directory / f"member-{number}.slow") for number in range(wanted.members)]
         return Targets(
             name_server=self._name_server(),
@@ -117,7 +117,25 @@ class Torture:
             senders=[self._sender(number, pairs) for number in range(wanted.senders)],
             slowness_ms=slowness,
             clock=clock,
+            controller=self._controller() if self._mode.with_controller else None,
         )
+
+    def _make_pair(self, name: str, settings: ClusterSettings) -> BrokerPair:
+        if self._mode.with_controller:
+            return ReplicaGroup(name, settings, self._controller_port)
+        return BrokerPair(name, settings, with_slave=self._mode.with_slaves)
+
+    def _controller(self) -> Process:
+        settings = {
+            "listenPort": str(self._controller_port),
+            "bindAddress": HOST,
+            "controllerStorePath": str(self._wanted.directory / "controller"),
+            **self._wanted.secure,
+        }
+        return self._process(
+            "controller", "server", "controller", msgspec.json.encode(settings).decode(),
+            port=self._controller_port,
+        )  # fmt: skip
 
     def _name_server(self) -> Process:
         port = self._namesrv.rpartition(":")[2]
@@ -190,6 +208,10 @@ class Torture:
             stored_once=self._mode.stored_once,
             regress_allowed_ns=REGRESS_ALLOWED_NS + round(self._wanted.fault_s_max * 1e9),
         )
+        groups = [pair for pair in self._targets.pairs if isinstance(pair, ReplicaGroup)]
+        if groups:
+            found = (sentence for group in groups for sentence in group.epochs_of_two())
+            verdict.faults["two masters in an epoch"] = Breach.of(found)
         names = Counter(each.name for sequence in planned for each in sequence)
         skipped = names - Counter(each.name for each in self._inflicted)
         elapsed_s = time.monotonic() - started
@@ -201,9 +223,11 @@ class Torture:
     async def _start(self) -> None:
         targets = self._targets
         await targets.name_server.start()
+        if targets.controller is not None:
+            await targets.controller.start()
         await asyncio.gather(*(pair.start() for pair in targets.pairs))
         await self._until(self._make_topic, "creation of the topic")
-        if self._mode.with_slaves:
+        if self._mode.with_slaves or self._mode.with_controller:
             await asyncio.gather(*(pair.in_sync() for pair in targets.pairs))
         await asyncio.gather(*(process.start() for process in (*targets.members, *targets.senders)))
         await self._until(self._first_messages, "first delivery")
@@ -279,6 +303,7 @@ class Torture:
         """
         offsets = {}
         for pair in self._targets.pairs:
+            await pair.see_roles()
             for queue_id in range(QUEUES):
                 request = QueryConsumerOffset(self._group, TOPIC, queue_id, set_zero_if_not_found=False)
                 offsets[BrokerQueue(pair.name, queue_id)] = await pool.call(pair.master.address, request)
@@ -307,6 +332,8 @@ class Torture:
         """Raise ProcessFailed if a process ended unexpectedly."""
         targets = self._targets
         brokers = [node.process for node in targets.nodes]
+        if targets.controller is not None:
+            brokers.append(targets.controller)
         for process in (targets.name_server, *brokers, *targets.members, *targets.senders):
             if not process.is_running:
                 raise failure(process.name, "ended unexpectedly", process.log)
@@ -360,7 +387,8 @@ class Torture:
             await process.kill()
         for node in targets.nodes:
             await node.close()
-        await targets.name_server.kill()
+        for process in filter(None, (targets.name_server, targets.controller)):
+            await process.kill()
         for knob in (self._quiet, *targets.slowness_ms):
             knob.close()
 

@@ -1,6 +1,7 @@
 """A server process of a torture run; the broker's disk can be slowed down.
 
 python -m skylark.torture.server namesrv JSON          (settings, by either of their names)
+python -m skylark.torture.server controller JSON
 python -m skylark.torture.server broker JSON KNOB
 """
 
@@ -19,8 +20,10 @@ import uvloop
 
 from skylark import embedded
 from skylark.broker.broker import Broker
+from skylark.controller import controller
 from skylark.namesrv import server
 from skylark.settings import BrokerSettings, NameServerSettings
+from skylark.settings.controller import ControllerSettings
 from skylark.settings.loader import load_settings
 from skylark.store.disk import DiskFile, Part, RealDisk
 from skylark.torture.child import Knob
@@ -100,6 +103,8 @@ def main(kind: str, text: str, *knobs: str) -> None:
     given = msgspec.json.decode(text, type=dict[str, str])
     if kind == "namesrv":
         uvloop.run(server.serve(load_settings(NameServerSettings, flags=given).settings))
+    elif kind == "controller":
+        uvloop.run(controller.serve(load_settings(ControllerSettings, flags=given).settings))
     else:
         uvloop.run(run_broker(load_settings(BrokerSettings, flags=given).settings, Knob(Path(knobs[0]))))
 

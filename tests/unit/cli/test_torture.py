@@ -13,6 +13,7 @@ from skylark.cli.main import app
 from skylark.torture import report, run
 from skylark.torture.checker import check
 from skylark.torture.history import BrokerQueue, History, QueuePosition, Receipt, Send, SendOutcome
+from skylark.torture.plan import MODES
 
 
 class Played:
@@ -79,7 +80,7 @@ def test_the_page_has_runs_faults_and_broken_promises(torture: Callable[..., Res
     assert "message 0, acknowledged at broker-a/0 offset 0" in page
     assert "500 connections" in page
     assert "Seed 3, 3 minutes of faults in total." in page
-    assert page.count("<h2>") == 3 + 6
+    assert page.count("<h2>") == 3 + len(MODES)
 
 
 def test_without_a_seed_one_is_chosen(torture: Callable[..., Result]) -> None:
@@ -92,7 +93,8 @@ def test_without_a_seed_one_is_chosen(torture: Callable[..., Result]) -> None:
     [
         (
             ["--mode", "gently"],
-            "invalid --mode 'gently'; choose async, sync, sync-master, transactions, orderly, delay",
+            "invalid --mode 'gently'; choose async, sync, sync-master, transactions, orderly, failover, "
+            "delay",
         ),
         (["--minutes", "0"], "invalid --minutes 0; choose more than 0 and less than 100000"),
         (["--minutes", "nan"], "invalid --minutes nan; choose"),

@@ -1,0 +1,110 @@
+"""A broker name in controller mode: replicas of which a controller chooses the master, behind proxies."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+from skylark.admin.admin import AsyncAdmin
+from skylark.errors import RocketMQError
+from skylark.processes import HOST, free_ports
+from skylark.settings.client import ClientSettings
+from skylark.settings.fields import FAST_PORT_DISTANCE
+from skylark.torture.cluster import (
+    CLIENT_HOST,
+    SYNC_POLL_S,
+    SYNC_TIMEOUT_S,
+    BrokerPair,
+    ClusterSettings,
+    TortureNode,
+    failure,
+)
+from skylark.torture.proxy import Proxy
+
+ASK_TIMEOUT_S = 2.0
+BECAME_MASTER = "became the master epoch="
+
+
+class ReplicaNode(TortureNode):
+    """A broker that reaches its controller, and the other replicas it, through proxies."""
+
+    def __init__(self, label: str, name: str, settings: ClusterSettings, controller_port: int) -> None:
+        """Raises OSError without free ports."""
+        super().__init__(label, name, settings)
+        self.fast_proxy = Proxy((HOST, self.port - FAST_PORT_DISTANCE), settings.chance)
+        self.controller_proxy = Proxy((HOST, controller_port), settings.chance)
+        self._controller_front = free_ports()
+        self._be(
+            {
+                "brokerId": "-1",
+                "brokerIP2": CLIENT_HOST,
+                "enableControllerMode": "true",
+                "controllerAddr": f"{HOST}:{self._controller_front}",
+                "slaveTimeout": "3000",
+            }
+        )
+
+    async def open_network(self) -> None:
+        await super().open_network()
+        await self.fast_proxy.start(CLIENT_HOST, self.port - FAST_PORT_DISTANCE)
+        await self.controller_proxy.start(HOST, self._controller_front)
+
+    async def close(self) -> None:
+        await super().close()
+        await self.fast_proxy.stop()
+        await self.controller_proxy.stop()
+
+    def epochs(self) -> list[int]:
+        """The epochs in which this broker was the master, by its log."""
+        found = [line.partition(BECAME_MASTER)[2] for line in self.process.log.read_text().splitlines()]
+        return [int(rest.split()[0]) for rest in found if rest]
+
+
+class ReplicaGroup(BrokerPair):
+    """Two replicas of one name. `master` and `slave` are what `see_roles` saw last."""
+
+    def __init__(self, name: str, settings: ClusterSettings, controller_port: int) -> None:
+        """Raises OSError without free ports."""
+        self.name = name
+        self.master: ReplicaNode = ReplicaNode(f"{name}-0", name, settings, controller_port)
+        self.slave: ReplicaNode = ReplicaNode(f"{name}-1", name, settings, controller_port)
+
+    async def see_roles(self) -> None:
+        """Find out who is the master now. Keeps what is known if nobody says that it is."""
+        client = ClientSettings(instance_name=f"roles-{self.name}")
+        async with AsyncAdmin(namesrv=self.master.address, client=client) as admin:
+            for node, other in ((self.master, self.slave), (self.slave, self.master)):
+                try:
+                    async with asyncio.timeout(ASK_TIMEOUT_S):
+                        status = await admin.brokers.replication(node.address)
+                except (RocketMQError, TimeoutError):
+                    continue
+                if status.master:
+                    self.master, self.slave = node, other
+                    return
+
+    async def in_sync(self) -> None:
+        """Wait until the slave is a member of the in-sync set. Raises ProcessFailed."""
+        client = ClientSettings(instance_name=f"sync-{self.name}")
+        deadline = asyncio.get_running_loop().time() + SYNC_TIMEOUT_S
+        while asyncio.get_running_loop().time() < deadline:
+            await self.see_roles()
+            async with AsyncAdmin(namesrv=self.master.address, client=client) as admin:
+                try:
+                    status = await admin.brokers.replication(self.master.address)
+                except RocketMQError:
+                    status = None
+            if status is not None and status.master and status.in_sync_slave_nums:
+                return
+            await asyncio.sleep(SYNC_POLL_S)
+        raise failure(self.slave.label, f"not in sync after {SYNC_TIMEOUT_S:g} s", self.slave.process.log)
+
+    async def lose_disk_of_slave(self) -> None:
+        """Kill the slave and delete its store. Raises ProcessFailed."""
+        await self.slave.process.kill()
+        shutil.rmtree(self.slave.directory, ignore_errors=True)
+
+    def epochs_of_two(self) -> list[str]:
+        """Epochs in which both brokers were the master, as sentences; there must be none."""
+        both = set(self.master.epochs()) & set(self.slave.epochs())
+        return [f"{self.master.label} and {self.slave.label} in epoch {epoch}" for epoch in sorted(both)]
