@@ -13,6 +13,7 @@ suffer least from what else the machine does.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import signal
 import sys
@@ -234,7 +235,8 @@ def ratios(
     rounds: Rounds, over: tuple[str, str], under: tuple[str, str], key: str = "messages_per_s"
 ) -> dict[str, float] | None:
     """Of two cells, each with its make, in the same rounds."""
-    pairs = zip(rounds[over[0]][over[1]], rounds[under[0]][under[1]], strict=False)
+    below = rounds.get(under[0], {}).get(under[1], [])  # may not have been asked for
+    pairs = zip(rounds[over[0]][over[1]], below, strict=False)
     found = [a / b for mine, other in pairs if mine and other and (a := mine[key]) and (b := other[key])]
     return spread(found) if found else None
 
@@ -274,11 +276,15 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    names = [cell.name for cell in make_cells()]
+    parser.add_argument("--cells", nargs="+", default=["*"], metavar="PATTERN", help=f"of {', '.join(names)}")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a round of a cell")
     parser.add_argument("--rounds", type=int, help="3; 2 beside a peer")
     parser.add_argument("--peer", choices=["apache"], help="measure another system beside it, and the ratio")
     parser.add_argument("--warm-up", type=float, default=25.0, help="seconds for a JVM to compile itself")
     arguments = parser.parse_args()
+    if not any(fnmatch.fnmatchcase(name, each) for name in names for each in arguments.cells):
+        parser.error(f"no cell is called {' or '.join(arguments.cells)}; there are {', '.join(names)}")
     arguments.rounds = arguments.rounds or (2 if arguments.peer else 3)
     return arguments
 
@@ -288,7 +294,9 @@ def main() -> None:
     # An end from outside takes the brokers and their directories along.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     names = ["ours", *([arguments.peer] if arguments.peer else [])]
-    cells = make_cells()
+    cells = [
+        cell for cell in make_cells() if any(fnmatch.fnmatchcase(cell.name, each) for each in arguments.cells)
+    ]
     found: dict[str, Any] = {
         "conditions": {
             "client": LoadClient.kind,

@@ -38,7 +38,10 @@ AUTH = AuthSettings(
 )
 SILENT = 1000
 BYTES_PER_SILENT_MAX = 64 << 10
-FIELDS = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
+FIELDS = {
+    "a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0",
+    "k": "false", "m": "false", "n": "broker-a",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -238,6 +241,9 @@ async def test_requests_with_a_flipped_bit_store_nothing_else(
             altered = bytearray(frame)
             altered[position] ^= 1 << position % 7
             async with wire(broker.address) as raw:
+                if position % 2:  # the user is known then, and sends are decoded into their type
+                    await raw.send(frame)
+                    assert (await raw.answer()).code == 0
                 await raw.send(bytes(altered))
                 with contextlib.suppress(TimeoutError, EOFError, ConnectionError):
                     await asyncio.wait_for(raw.answer(), 0.02)  # a flag without a reply, a longer header

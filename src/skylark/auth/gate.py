@@ -18,7 +18,7 @@ from skylark.auth.rights import ADMINISTRATION, HOT_FIELDS, RECORD_RIGHTS, neede
 from skylark.auth.store import AuthStore
 from skylark.clock import Clock
 from skylark.errors import BrokerError, NoPermission, RemoteProtocolError
-from skylark.protocol.codes import ResponseCode
+from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand, TypedCommand
 from skylark.protocol.signature import ACCESS_KEY, SignedSend, SigningKey, is_signed, is_signed_send
 from skylark.settings.auth import AuthSettings
@@ -32,6 +32,8 @@ PASSES_MAX = 64
 """Users that a connection remembers."""
 ALLOWED_MAX = 1024
 """Rights of a user that a connection remembers."""
+SHORT_SENDS = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+"""They need the same rights: `Pub` on the topic."""
 SHOWN_CHARS = 4
 """Of an access key that nobody has: it may be a secret in the wrong place."""
 BAD_SIGNATURE = "check signature failed."
@@ -81,7 +83,7 @@ def _limit(table: dict[str, Any]) -> None:
 class _Pass:
     """What a connection remembers about a user, valid for one version of users and ACLs."""
 
-    __slots__ = ("allowed", "is_free", "key", "signed_until", "user", "version")
+    __slots__ = ("allowed", "is_free", "key", "sent_to", "signed_until", "user", "version")
 
     def __init__(self, user: User, key: SigningKey, version: int, *, is_free: bool) -> None:
         """A free user needs no rights."""
@@ -91,6 +93,8 @@ class _Pass:
         self.version = version
         self.signed_until = 0.0
         self.allowed: set[tuple[int, str | None, str | None]] = set()
+        self.sent_to: set[str] = set()
+        """Topics of sends with short field names."""
 
 
 class Gate:
@@ -208,7 +212,10 @@ class Gate:
         if right is not None:
             if len(passed.allowed) >= ALLOWED_MAX:
                 passed.allowed.clear()
+                passed.sent_to.clear()
             passed.allowed.add(right)
+            if command.code in SHORT_SENDS:
+                passed.sent_to.add(command.fields["b"])
 
     def _denied(self, name: str, accesses: list[NeededAccess], host: str) -> str | None:
         """Return the remark of a refusal; None if all accesses are allowed."""
@@ -317,8 +324,8 @@ class Visitor:
             passed is not None
             and passed.version == gate.store.version
             and not gate.audit_all
-            and (passed.is_free or (command.code, send.topic, send.topic) in passed.allowed)
-            and is_signed_send(command, passed.key)
+            and (passed.is_free or send.topic in passed.sent_to)
+            and is_signed_send(send, command.body, passed.key)
         )
 
     def _decide(self, command: RemotingCommand) -> RemotingCommand | None:

@@ -120,6 +120,8 @@ class Connection(Generic[W]):
         self._typed = typed
         self.admits: Callable[[TypedCommand[SignedSend]], bool] | None = None
         """Set by a server with a gate: returns whether a signed send is allowed without further checks."""
+        self.has_undecided = False
+        """Whether the last `receive` returned requests that `admits` has not accepted, or replies."""
         self._partial = bytearray()
         self._partial_bytes_needed = 0
         self._pending: dict[int, W] = {}
@@ -180,6 +182,7 @@ class Connection(Generic[W]):
         end = len(buffer)
         start = 0
         admits = self.admits
+        self.has_undecided = False
         hot_decoders = _SIGNED_DECODERS if admits is not None else _HOT_DECODERS if self._typed else {}
         header_bytes_max = self.limits.header_bytes_max
         rest_bytes_max = self.limits.frame_bytes_max - PREFIX_BYTES
@@ -212,7 +215,7 @@ class Connection(Generic[W]):
                 command = self._decode_any(word >> 24, header)
             if header_end < frame_end:
                 command.body = view[header_end:frame_end]
-            if admits is not None and isinstance(command, TypedCommand) and not admits(command):
+            if admits is not None and hot and isinstance(command, TypedCommand) and not admits(command):
                 body = command.body
                 command = self._decode_any(word >> 24, header)
                 command.body = body
@@ -233,6 +236,7 @@ class Connection(Generic[W]):
         return MalformedFrame(f"frame of {frame_bytes} bytes with a header of {header_bytes}")
 
     def _decode_any(self, encoding: int, header: memoryview) -> Command:
+        self.has_undecided = True
         command = decode_header(encoding, header)
         if len(command.fields) > self.limits.fields_max:
             raise MalformedFrame(f"{len(command.fields)} ext fields, more than {self.limits.fields_max}")

@@ -7,10 +7,10 @@ signature shows who made a request, not that it is new. Only TLS protects reques
 from __future__ import annotations
 
 import hashlib
-import hmac
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from hmac import compare_digest
 from operator import itemgetter
 
 from msgspec import field
@@ -20,7 +20,6 @@ from skylark.protocol.command import (
     PREFIX_BYTES,
     Buffer,
     RemotingCommand,
-    TypedCommand,
     decode_header,
     encode,
 )
@@ -101,7 +100,7 @@ def is_signed(fields: Mapping[str, str], body: Buffer, key: SigningKey, version:
         return False
     if version <= SIGNED_QUERY_VERSION and UNIQUE_KEY_QUERY in fields:
         fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
-    return hmac.compare_digest(key.signature(signed_text(fields), body), given.encode(errors="replace"))
+    return compare_digest(key.signature(signed_text(fields), body), given.encode(errors="replace"))
 
 
 class SignedSend(SendMessageV2, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
@@ -134,14 +133,13 @@ class SignedSend(SendMessageV2, frozen=True, gc=False, kw_only=True, forbid_unkn
         )
 
 
-def is_signed_send(command: TypedCommand[SignedSend], key: SigningKey) -> bool:
+def is_signed_send(send: SignedSend, body: Buffer, key: SigningKey) -> bool:
     """Return whether a send is signed. A client that omits defaults may have signed it even if not.
 
     The values count, not their spelling: a number with a leading zero has the signature of the number.
     """
-    send = command.request
-    expected = key.signature(send.signed_text().encode("utf-8", "replace"), command.body)
-    return hmac.compare_digest(expected, send.signature.encode("utf-8", "replace"))
+    expected = key.signature(send.signed_text().encode("utf-8", "replace"), body)
+    return compare_digest(expected, send.signature.encode("utf-8", "replace"))
 
 
 class Signer:

@@ -394,8 +394,11 @@ class Peer(Link):
 
     def _admitted(self, visitor: GateVisitor, data: bytes) -> list[Command]:
         """Decide about all requests of one read; answer the refused ones and return the others."""
+        commands = self._codec.receive(data)
+        if not self._codec.has_undecided:
+            return commands
         admitted: list[Command] = []
-        for command in self._codec.receive(data):
+        for command in commands:
             if isinstance(command, TypedCommand) or command.is_response:
                 admitted.append(command)
                 continue

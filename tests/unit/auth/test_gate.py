@@ -153,7 +153,7 @@ def test_a_typed_send_is_admitted_only_if_an_equal_one_was(rig: Rig) -> None:
     assert rig.ask(send) is None
     assert rig.visitor.admits(typed(send))
     assert not rig.visitor.admits(typed(signed(ALICE, b="others", **FIELDS)))
-    assert not rig.visitor.admits(typed(signed(ALICE, 320, b="orders", **FIELDS)))
+    assert rig.visitor.admits(typed(signed(ALICE, 320, b="orders", **FIELDS)))  # needs the same right
     assert not rig.visitor.admits(typed(signed(Credentials("alice", "wrong"), b="orders", **FIELDS)))
     send.body = b"y"
     assert not rig.visitor.admits(typed(send))

@@ -170,10 +170,11 @@ def admitted(frame: bytes, key: SigningKey) -> bool:
 
     def admits(command: TypedCommand[SignedSend]) -> bool:
         seen.append(command)
-        return is_signed_send(command, key)
+        return is_signed_send(command.request, command.body, key)
 
     connection.admits = admits
     (command,) = connection.receive(frame)
+    assert connection.has_undecided is not isinstance(command, TypedCommand)
     if isinstance(command, TypedCommand):
         assert command is seen[0]
         return True
