@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS, MetricSpec
+from skylark.controller.metrics import METRICS as CONTROLLER_METRICS
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
 from skylark.settings import BrokerSettings, NameServerSettings
@@ -57,6 +58,11 @@ def exported() -> dict[str, tuple[str, MetricSpec]]:
             }
         else:
             found[name] = (spec.kind, spec)
+    for name, controllers in CONTROLLER_METRICS.items():
+        spec = MetricSpec(
+            "counter" if name.endswith("_total") else "gauge", controllers.text, controllers.labels
+        )
+        found[name] = (spec.kind, spec)
     return found
 
 
@@ -65,7 +71,7 @@ SERIES = exported()
 
 def labels_of(name: str) -> set[str]:
     kind, spec = SERIES[name]
-    common = COMMON_LABELS if name.startswith("rocketmq_") else ()
+    common = COMMON_LABELS if name.startswith("rocketmq_") and name not in CONTROLLER_METRICS else ()
     bound = ("le",) if kind == "histogram_bucket" else ()
     return {*common, *spec.labels, *bound, "instance", "job"}
 

@@ -1,7 +1,7 @@
 """Metrics of a controller for Prometheus, and the HTTP server of them, which has its own threads."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +15,28 @@ from skylark.remoting.latency import UNKNOWN_CODE, RequestLatencies
 GROUP_LABELS = ("cluster", "broker_set")
 
 
+class ControllerMetric(NamedTuple):
+    """A counter's name ends in `_total`; all others are gauges."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS = {
+    "rocketmq_controller_role": ControllerMetric("1: this controller leads."),
+    "rocketmq_controller_active_broker_num": ControllerMetric("Brokers that are alive.", GROUP_LABELS),
+    "rocketmq_controller_election_total": ControllerMetric("Elections by result.", ("election_result",)),
+    "rocketmq_controller_request_total": ControllerMetric("Requests.", ("request_type", "response_code")),
+    "skylark_controller_master": ControllerMetric("1: the broker name has a living master.", GROUP_LABELS),
+    "skylark_controller_master_epoch": ControllerMetric("Master epoch.", GROUP_LABELS),
+    "skylark_controller_in_sync_replicas": ControllerMetric("Members of the SyncStateSet.", GROUP_LABELS),
+    "skylark_controller_replicas": ControllerMetric("Known replicas.", GROUP_LABELS),
+}
+"""Groups are told by the leader alone."""
+
+Samples = Iterator[tuple[str, tuple[str, ...], float]]
+
+
 class ControllerMetrics(Collector):
     """Reads a controller's state at each scrape, in any thread."""
 
@@ -23,53 +45,37 @@ class ControllerMetrics(Collector):
         self._latencies = latencies
 
     def collect(self) -> Iterator[Metric]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, spec in METRICS.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            families[name] = kind(name, spec.text, labels=spec.labels)
+        for name, labels, value in (*self._own(), *self._groups()):
+            families[name].add_metric(labels, value)
+        yield from families.values()
+
+    def _own(self) -> Samples:
         decisions = self._decisions
-        yield GaugeMetricFamily(
-            "rocketmq_controller_role", "1: this controller leads.", value=int(decisions.is_leading)
-        )
-        alive = GaugeMetricFamily(
-            "rocketmq_controller_active_broker_num", "Brokers that are alive.", labels=GROUP_LABELS
-        )
+        yield "rocketmq_controller_role", (), decisions.is_leading
         for cluster, name, number in decisions.live.count():
-            alive.add_metric((cluster, name), number)
-        yield alive
-        yield from self._groups()
-        elections = CounterMetricFamily(
-            "rocketmq_controller_election", "Elections by result.", labels=("election_result",)
-        )
+            yield "rocketmq_controller_active_broker_num", (cluster, name), number
         for outcome in Outcome:
-            elections.add_metric((outcome.value,), decisions.elections[outcome])
-        yield elections
-        requests = CounterMetricFamily(
-            "rocketmq_controller_request",
-            "Requests by type and response code.",
-            labels=("request_type", "response_code"),
-        )
+            yield "rocketmq_controller_election_total", (outcome.value,), decisions.elections[outcome]
         counts: dict[tuple[int, int], int] = {}
         for (code, answer, _, _), histogram in list(self._latencies.table.items()):
             counts[code, answer] = counts.get((code, answer), 0) + histogram.count
         for (code, answer), number in counts.items():
             kind = "unknown" if code == UNKNOWN_CODE else RequestCode(code).name
-            requests.add_metric((kind, str(answer)), number)
-        yield requests
+            yield "rocketmq_controller_request_total", (kind, str(answer)), number
 
-    def _groups(self) -> Iterator[Metric]:
-        masters = GaugeMetricFamily(
-            "skylark_controller_master", "1: the broker name has a living master.", labels=GROUP_LABELS
-        )
-        epochs = GaugeMetricFamily("skylark_controller_master_epoch", "Master epoch.", labels=GROUP_LABELS)
-        members = GaugeMetricFamily(
-            "skylark_controller_in_sync_replicas", "Members of the SyncStateSet.", labels=GROUP_LABELS
-        )
-        replicas = GaugeMetricFamily("skylark_controller_replicas", "Known replicas.", labels=GROUP_LABELS)
-        if self._decisions.is_leading:
-            for group in list(self._decisions.groups.values()):
-                labels = (group.cluster, group.name)
-                masters.add_metric(labels, int(self._decisions.has_living_master(group)))
-                epochs.add_metric(labels, group.master_epoch)
-                members.add_metric(labels, len(group.members))
-                replicas.add_metric(labels, len(group.replicas))
-        yield from (masters, epochs, members, replicas)
+    def _groups(self) -> Samples:
+        if not self._decisions.is_leading:
+            return
+        for group in list(self._decisions.groups.values()):
+            labels = (group.cluster, group.name)
+            yield "skylark_controller_master", labels, self._decisions.has_living_master(group)
+            yield "skylark_controller_master_epoch", labels, group.master_epoch
+            yield "skylark_controller_in_sync_replicas", labels, len(group.members)
+            yield "skylark_controller_replicas", labels, len(group.replicas)
 
 
 class MetricsServer:
