@@ -51,7 +51,7 @@ class ServeWithGrpc(SkylarkServers):
         return [*super().arguments(), "--grpc-port", str(self._grpc_port.base), *self._flags]
 
     def wait_until_serving(self) -> None:
-        super().wait_until_serving()
+        """The gRPC port is opened when the broker is registered."""
         self._running().wait_until(
             lambda: listens(self.endpoints, CONNECT_TIMEOUT_S), "gRPC port", self.start_timeout_s
         )

@@ -123,7 +123,7 @@ class _Exchange:
             headers.append(("grpc-message", encode_grpc_message(message)))
         self._is_started = True
         await self._stream.send_headers(headers, end_stream=True)
-        if self._stream.closable:
+        if code and self._stream.closable:
             self._stream.reset_nowait()  # the client has not ended its side
 
 
@@ -190,6 +190,9 @@ class _Calls(AbstractHandler):
         except StreamFailed as failure:
             code = _INVALID_ARGUMENT if failure.is_argument else _INTERNAL
             await _end(exchange, _CallFailed(code, failure.message))
+        except Exception as error:
+            log.exception("call failed method=%s client=%s", call.method, call.client_id)
+            await _end(exchange, _CallFailed(_INTERNAL, f"{type(error).__name__}: {error}"))
 
     def _method(self, headers: Mapping[str, str]) -> Method:
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(

@@ -132,6 +132,7 @@ class SendCalls:
         entry = v2.SendResultEntry(
             status=OK,
             message_id=system.message_id,
+            transaction_id=system.message_id,  # of every message, as Apache's
             offset=reply.queue_offset,
             recall_handle=reply.recall_handle or "",
         )
