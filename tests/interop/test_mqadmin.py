@@ -216,7 +216,7 @@ def test_a_message_is_found_by_its_ids(run: Run) -> None:
 
 
 def test_messages_are_found_by_a_key(run: Run) -> None:
-    rows = sorted(run.rows("queryMsgByKey"))
+    rows = sorted(row[:3] for row in run.rows("queryMsgByKey"))  # 5.5 adds a column
     assert rows == [[unique_key(n), str(n % QUEUES), str(n // QUEUES)] for n in range(MESSAGES)]
 
 

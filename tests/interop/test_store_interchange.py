@@ -45,6 +45,7 @@ BROKER_SETTINGS: dict[str, str | int] = {
     "mappedFileSizeTimerLog": 5200,
     # Half messages are never asked about, and ends of transactions are written at once: dumps hold still.
     "transactionCheckInterval": 24 * 3600 * 1000,
+    "transactionTimeOut": 24 * 3600 * 1000,  # 5.5 also asks at its end
     "transactionOpBatchInterval": 100,
     # No pop consumers here, and their service makes an orderly stop ten seconds longer.
     "reviveQueueNum": 0,

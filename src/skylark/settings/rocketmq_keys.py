@@ -177,6 +177,7 @@ _UNUSED_BY_REASON = {
     "RocketMQ ignores it, too: all files but the log are in storePathRootDir": """
         abortFile storeCheckpoint storePathAbort storePathCheckpoint storePathConsumeQueue
         storePathConsumerQueue storePathIndex""",
+    "RocketMQ ignores it, too: transactions are always checked": "checkTransactionMessageEnable",
     "RocketMQ ignores this spelling, too; use mappedFileSize…": """
         mapedFileSizeCommitLog mapedFileSizeConsumeQueue""",
     "the name server does not manage replicas": """

@@ -29,7 +29,7 @@ from skylark.store.index import Index
 from skylark.store.log_reader import GetResult, GetStatus, LogReader, RecordFilter, TagsFilter
 from skylark.store.page_cache import PageCache
 from skylark.store.recovery import Recovery, RecoveryReport
-from skylark.store.unsupported_files import ROCKSDB_WAY_OUT, holds_rocksdb_data
+from skylark.store.unsupported_files import ROCKSDB_STORE, ROCKSDB_WAY_OUT, holds_rocksdb_data
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class MessageStore:
         """Lock the directory and recover it. Raises StoreLocked, UnsupportedStore, BadStoreFile, OSError."""
         settings, disk = self.settings, self._disk
         if holds_rocksdb_data(disk, settings.path):
-            raise UnsupportedStore(settings.path, ROCKSDB_WAY_OUT)
+            raise UnsupportedStore(settings.path, f"{ROCKSDB_STORE} has {ROCKSDB_WAY_OUT}")
         self._file_locks.callback(disk.lock(settings.path / "lock").release)
         try:
             # The log may be in another directory, which the settings of another store may name, too.

@@ -20,9 +20,9 @@ LIGHT_TOPIC_PREFIX = "%LMQ%"
 ROCKSDB_FILE = "CURRENT"
 ROCKSDB_STORE = "rocksdbstore"
 ROCKSDB_WAY_OUT = (
-    "rocksdbstore holds timers, transactions or index entries that Apache RocketMQ 5.4 and later keep in "
-    "RocksDB: start Apache's broker on it once more with timerRocksDBEnable=false, transRocksDBEnable=false "
-    "and indexRocksDBEnable=false, let it deliver what waits, stop it, and move rocksdbstore away"
+    "timers, transactions or index entries in RocksDB, which are not read here: start Apache's broker once "
+    "more with timerRocksDBEnable=false, transRocksDBEnable=false and indexRocksDBEnable=false, wait "
+    "until it has delivered what is due, stop it, and move rocksdbstore away"
 )
 EMPTY_COMPACTION = {"position-checkpoint"}
 """Files in `compaction` of a broker without compaction topics."""

@@ -18,6 +18,7 @@ from skylark.settings import FlushMode
 from skylark.store.append_result import PutStatus
 from skylark.store.checkpoint import CheckpointFile, load_manifest
 from skylark.store.housekeeper import NEW_FILES_MAX, NEW_TAIL_BYTES_MAX, SYNCED_QUEUES_MAX, WRITE_ROUNDS
+from skylark.store.index_file import HEADER, IndexHeader
 from skylark.store.log_reader import GetStatus
 from skylark.store.mapped_file import file_name
 from skylark.store.message_store import MessageStore
@@ -90,6 +91,30 @@ def test_the_checkpoint_comes_after_what_it_vouches_for() -> None:
         last = max(number for number, name in enumerate(names) if name == "checkpoint")
         assert last > max(names.index("consumequeue"), names.index("index"))
         assert names[:3] == ["index", "checkpoint", "index"], "and the end of the index before its header"
+
+
+def test_a_kill_at_any_moment_leaves_an_index_that_rocketmq_keeps() -> None:
+    """After a crash it deletes files that end after the time in the checkpoint."""
+    clock = ManualClock()
+    disk = simulated_disk(clock)
+    seen: list[tuple[int, int]] = []
+
+    def look(_: Operation) -> None:
+        checkpoint = CheckpointFile(disk, ROOT / "checkpoint").load()
+        for name in disk.files(ROOT / "index"):
+            header = IndexHeader._make(HEADER.unpack(disk.open(ROOT / "index" / name).read(HEADER.size, 0)))
+            seen.append((header.end_timestamp, 0 if checkpoint is None else checkpoint.index_timestamp))
+
+    with opened(disk=disk, clock=clock) as store:
+        for number in range(4):
+            clock.advance(1000)
+            put_all(store, [message(keys=f"k{number}")])
+            store.build_index()
+            disk.observer = look
+            store.housekeeper.flush()
+            disk.observer = None
+    assert len({end for end, _ in seen}) >= 4
+    assert all(end <= vouched for end, vouched in seen)
 
 
 def test_units_become_durable_after_their_records() -> None:
