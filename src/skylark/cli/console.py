@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,22 +53,36 @@ def console(
 
     skylark console --cluster live=10.0.0.5:9876 --read-only
     """
-    if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
-        raise UsageError("the console is not installed; run: pip install 'skylarkmq[console]'")
-    import asyncio  # noqa: PLC0415
-
-    from skylark.console.server import serve  # noqa: PLC0415 - `skylark console --help` must not wait for it
-    from skylark.console.settings import ConsoleSettings  # noqa: PLC0415
-
-    settings = ConsoleSettings(
-        clusters={FIRST: namesrv, **pairs(clusters, "--cluster")},
+    run(
+        namesrv,
+        clusters,
         host=host,
         port=port,
-        token=secrets.token_urlsafe(24) if token else "",
+        token=token,
         login=login,
         public_url=public_url,
         read_only=read_only,
         hide_bodies=hide_bodies,
         state=state,
     )
-    asyncio.run(serve(settings, lambda link: typer.echo(f"console on {link}")))
+
+
+def run(
+    namesrv: str, clusters: list[str] | None, *, token: bool, pages: bool = True, **settings: Any
+) -> None:
+    """Serve the console, or without pages its API. Raises UsageError without the extra, OSError."""
+    if importlib.util.find_spec("starlette") is None or importlib.util.find_spec("uvicorn") is None:
+        raise UsageError("the console is not installed; run: pip install 'skylarkmq[console]'")
+    import asyncio  # noqa: PLC0415 - `skylark console --help` must not wait for it
+
+    from skylark.console.server import serve  # noqa: PLC0415
+    from skylark.console.settings import ConsoleSettings  # noqa: PLC0415
+
+    made = ConsoleSettings(
+        clusters={FIRST: namesrv, **pairs(clusters, "--cluster")},
+        token=secrets.token_urlsafe(24) if token else "",
+        pages=pages,
+        **settings,
+    )
+    name = "console" if pages else "gateway"
+    asyncio.run(serve(made, lambda link: typer.echo(f"{name} on {link}")))

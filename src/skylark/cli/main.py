@@ -43,6 +43,7 @@ COMMANDS = {
     "send": CommandEntry(MESSAGES, "Send a message, or many."),
     "tail": CommandEntry(MESSAGES, "Follow a topic: its last messages, then each new one."),
     "console": CommandEntry(ADMIN, "Serve the web console until Ctrl-C: topics, messages, groups."),
+    "gateway": CommandEntry(ADMIN, "Serve the HTTP API until Ctrl-C: send, read, offsets, administration."),
     "top": CommandEntry(ADMIN, "Watch the whole system: brokers, topics, groups, rates and lag."),
     "cluster": CommandEntry(ADMIN, "Clusters: run one here, list brokers, copy metadata."),
     "topic": CommandEntry(ADMIN, "Topics: create, change, delete, and inspect."),

@@ -14,8 +14,19 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from skylark.console import api
 from skylark.console.guard import App, Guard
-from skylark.console.pages import brokers, changes, dead_letters, groups, messages, overview, resets, topics
+from skylark.console.pages import (
+    access,
+    brokers,
+    changes,
+    dead_letters,
+    groups,
+    messages,
+    overview,
+    resets,
+    topics,
+)
 from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, Console, NotThere, Page, PageView, failed, rendered
 from skylark.errors import NoRoute, RocketMQError
@@ -46,6 +57,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("dead-letters/{group}", dead_letters.letters),
     ("clients", brokers.clients),
     ("health", brokers.check_health),
+    ("access", access.index),
     ("changes", changes.index),
     ("brokers", brokers.index),
     ("brokers/{broker}", brokers.one),
@@ -91,7 +103,7 @@ def application(settings: ConsoleSettings) -> App:
 
 
 def _routes(console: Console) -> list[Route | Mount]:
-    routes: list[Route | Mount] = []
+    routes: list[Route | Mount] = [*api.routes(console)]
     if console.settings.pages:
         static = str(resources.files("skylark.console") / "static")
         routes.append(Mount("/static", StaticFiles(directory=static)))
@@ -101,6 +113,8 @@ def _routes(console: Console) -> list[Route | Mount]:
             return RedirectResponse(f"/{first}/")
 
         routes.append(Route("/", home))
+        routes.append(Route("/login", access.login(console), methods=["GET", "POST"]))
+        routes.append(Route("/logout", access.logout(console), methods=["POST"]))
         routes.append(Route("/{cluster}/topics/{topic}/tail", _answering(console, messages.tail, "html")))
         for path, page in PAGES:
             for suffix in SUFFIXES:

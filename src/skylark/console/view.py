@@ -30,7 +30,13 @@ NAVIGATION = (
     ("data", {"overview": "", "topics": "topics", "groups": "groups", "dead_letters": "dead-letters"}),
     (
         "system",
-        {"brokers": "brokers", "name_servers": "name-servers", "clients": "clients", "health": "health"},
+        {
+            "brokers": "brokers",
+            "name_servers": "name-servers",
+            "clients": "clients",
+            "health": "health",
+            "access": "access",
+        },
     ),
     ("record", {"changes": "changes"}),
 )

@@ -17,7 +17,7 @@ ROOT = root()
 ALL = dict(commands(ROOT))
 LEAVES = {name: command for name, command in ALL.items() if not hasattr(command, "commands")}
 WITHOUT_JSON = re.compile(
-    r"skylark (console|demo|serve|tail|tls init|(cluster|store) export|store backup|spark .*|torture|"
+    r"skylark (console|gateway|demo|serve|tail|tls init|(cluster|store) export|store backup|spark .*|torture|"
     r"cluster (start|render)|proxy|(bench|plan) .*)"
 )
 

@@ -1,0 +1,216 @@
+"""The HTTP API: produce, read by cursor, wait, stream, offsets, administration; and logging in as a user."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from skylark import Admin, ClientSettings
+from skylark.admin.results import AclRule
+from skylark.console.api import CALLS
+from skylark.console.settings import ConsoleSettings
+from skylark.settings.auth import AuthSettings
+from skylark.testing import EmbeddedServers
+from tests.support.console import Answer, ConsoleClient, console_client
+
+API = "/api/v1/local"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[EmbeddedServers]:
+    with EmbeddedServers() as servers:
+        yield servers
+
+
+@pytest.fixture
+async def client(servers: EmbeddedServers) -> AsyncIterator[ConsoleClient]:
+    settings = ConsoleSettings(clusters={"local": servers.namesrv}, pages=False)
+    async with console_client(settings) as client:
+        yield client
+
+
+async def send(client: ConsoleClient, method: str, path: str, value: object, **headers: str) -> Answer:
+    sent = {"content-type": "application/json", **headers}
+    return await client.ask(method, f"{API}/{path}", json.dumps(value).encode(), sent)
+
+
+async def test_messages_are_produced_and_read_by_cursor(client: ConsoleClient) -> None:
+    assert (await send(client, "PUT", "topics/bought", {"queues": 2})).status == 200
+    one = await send(
+        client, "POST", "topics/bought/messages", {"json": {"n": 0}, "tag": "a", "keys": ["k-0"]}
+    )
+    assert one.status == 200, one.text
+    assert one.json()["status"] == "SEND_OK"
+    many = {"messages": [{"body": f"{n}", "tag": "b"} for n in range(1, 6)]}
+    assert len((await send(client, "POST", "topics/bought/messages", many)).json()["results"]) == 5
+    raw = await client.ask(
+        "POST", f"{API}/topics/bought/messages", b"\xff\x00", {"x-tag": "raw", "x-property-region": "eu"}
+    )
+    assert raw.status == 200
+    seen = []
+    path = f"{API}/topics/bought/messages?limit=2"
+    while True:
+        found = (await client.get(path)).json()
+        if not found["messages"]:
+            break
+        seen += found["messages"]
+        path = f"{API}/topics/bought/messages?limit=2&after={found['after']}"
+    assert sorted(message.get("body", "binary") for message in seen) == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+        "binary",
+        '{"n":0}',
+    ]
+    binary = next(message for message in seen if "body_base64" in message)
+    assert base64.b64decode(binary["body_base64"]) == b"\xff\x00"
+    assert binary["properties"]["region"] == "eu"
+    by_id = await client.get(f"{API}/topics/bought/messages/{one.json()['message_id']}")
+    assert by_id.json()["keys"] == ["k-0"]
+    tagged = (await client.get(f"{API}/topics/bought/messages?tag=a")).json()["messages"]
+    assert [message["body"] for message in tagged] == ['{"n":0}']
+
+
+async def test_a_read_waits_for_the_next_message(client: ConsoleClient) -> None:
+    await send(client, "PUT", "topics/waited", {"queues": 1})
+    at = (await client.get(f"{API}/topics/waited/messages?from=end")).json()["after"]
+    waiting = asyncio.create_task(client.get(f"{API}/topics/waited/messages?after={at}&wait=30"))
+    await asyncio.sleep(0)
+    await send(client, "POST", "topics/waited/messages", {"body": "now"})
+    found = (await waiting).json()
+    assert [message["body"] for message in found["messages"]] == ["now"]
+
+
+async def test_messages_are_streamed_and_resumed(client: ConsoleClient) -> None:
+    await send(client, "PUT", "topics/streamed", {"queues": 1})
+    await send(client, "POST", "topics/streamed/messages", {"messages": [{"body": "one"}, {"body": "two"}]})
+    wanted = {"accept": "text/event-stream"}
+    cursor = ""
+    async for message in client.stream("GET", f"{API}/topics/streamed/messages", headers=wanted):
+        body = message.get("body", b"")
+        if b"id: " in body:
+            cursor = body.partition(b"id: ")[2].partition(b"\n")[0].decode()
+            break
+    assert cursor == "broker-a:0:2"
+    await send(client, "POST", "topics/streamed/messages", {"body": "three"})
+    stream = client.stream(
+        "GET", f"{API}/topics/streamed/messages", headers={**wanted, "last-event-id": cursor}
+    )
+    async for message in stream:
+        if b"data: " in message.get("body", b""):
+            assert b"three" in message["body"]
+            break
+    await stream.aclose()
+
+
+async def test_offsets_are_previewed_and_committed(client: ConsoleClient) -> None:
+    await send(client, "PUT", "topics/counted", {"queues": 1})
+    await send(client, "PUT", "groups/counting", {"retries": 3})
+    await send(client, "POST", "topics/counted/messages", {"messages": [{"body": str(n)} for n in range(5)]})
+    done = await send(client, "PUT", "groups/counting/offsets/counted", {"offsets": "broker-a:0:3"})
+    assert done.status == 200, done.text
+    dry = await send(client, "PUT", "groups/counting/offsets/counted?dry_run", {"to": "end"})
+    assert dry.json() == {"before": "broker-a:0:3", "after": "broker-a:0:5"}
+    found = (await client.get(f"{API}/groups/counting/offsets?topic=counted")).json()
+    assert [(part["committed"], part["lag"]) for part in found["queues"]] == [(3, 2)]
+    await send(client, "PUT", "groups/counting/offsets/counted", {"to": "begin"})
+    assert (await client.get(f"{API}/groups/counting/offsets?topic=counted")).json()["lag"] == 5
+    assert (await send(client, "DELETE", "topics/counted", None)).status == 200
+    assert (await client.get(f"{API}/topics/counted")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value", "status", "title"),
+    [
+        ("POST", "topics/bad-topic/messages", {"body": "x", "json": 1}, 400, "exactly one of"),
+        ("POST", "topics/bad-topic/messages", {"boddy": "x"}, 400, "unknown field `boddy`"),
+        ("POST", "topics/bad-topic/messages", {"body": "x", "delay": "soon"}, 400, "invalid duration"),
+        ("GET", "topics/missing", None, 404, "No route info"),
+        ("GET", "topics/missing/messages?limit=0", None, 400, "invalid limit"),
+        ("PUT", "topics/a b", {}, 400, "illegal characters"),
+        ("PUT", "groups/g/offsets/t", {}, 400, "either offsets or to"),
+    ],
+)
+async def test_errors_are_problems(
+    client: ConsoleClient, method: str, path: str, value: object, status: int, title: str
+) -> None:
+    answer = await send(client, method, path.replace(" ", "%20"), value)
+    assert answer.status == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert title in answer.json()["title"]
+
+
+async def test_the_description_has_every_call_and_a_gateway_has_no_pages(client: ConsoleClient) -> None:
+    described = (await client.get("/api/v1/openapi.json")).json()
+    found = {(method.upper(), path) for path, calls in described["paths"].items() for method in calls}
+    assert found == {(method, f"/api/v1/{{cluster}}/{path}") for method, path, *_ in CALLS}
+    assert "NewMessage" in described["components"]["schemas"]
+    assert (await client.get("/local/topics")).status == 404
+    assert (await client.get("/api/v1/other/topics")).status == 404
+
+
+async def test_a_gateway_that_only_reads_has_no_changes(servers: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": servers.namesrv}, pages=False, read_only=True)
+    async with console_client(settings) as client:
+        assert (await send(client, "PUT", "topics/never", {})).status == 405
+        assert (await send(client, "POST", "topics/never/messages", {"body": "x"})).status == 405
+
+
+# --- Users ---
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[EmbeddedServers]:
+    first = json.dumps({"username": "root", "password": "root-secret"})
+    inner = json.dumps({"accessKey": "inner", "secretKey": "inner-secret"})
+    auth = AuthSettings(enabled=True, authorization=True, first_user=first, inner_credentials=inner)
+    with EmbeddedServers(settings={"auth": auth}) as servers:
+        own = ClientSettings(access_key="root", secret_key="root-secret")
+        with Admin(namesrv=servers.namesrv, client=own) as admin:
+            admin.topics.create("ledger", queues=1)
+            admin.users.create("reader", "reader-secret")
+            admin.acls.create(
+                "reader", [AclRule("Topic:*", ("Get", "List", "Sub")), AclRule("Cluster:*", ("Get", "List"))]
+            )
+        yield servers
+
+
+async def test_people_log_in_as_users_of_the_broker(guarded: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": guarded.namesrv}, login=True)
+    async with console_client(settings) as client:
+        asked = await client.get("/local/topics")
+        assert asked.status == 303 and asked.headers["location"] == "/login?next=%2Flocal%2Ftopics"
+        assert "Secret" in (await client.get("/login?next=/local/topics")).text
+        wrong = await client.post("/login", {"name": "root", "secret": "wrong", "next": "/"})
+        assert wrong.status == 403
+        right = await client.post(
+            "/login", {"name": "root", "secret": "root-secret", "next": "//evil.example"}
+        )
+        assert (right.status, right.headers["location"]) == (303, "/")
+        cookie = {"cookie": right.headers["set-cookie"].partition(";")[0]}
+        page = await client.get("/local/topics", **cookie)
+        assert page.status == 200 and "ledger" in page.text
+        assert "reader" in (await client.get("/local/access", **cookie)).text
+        made = await client.post("/local/new-topic", {"topic": "owned", "queues": "1"}, **cookie)
+        assert made.status == 303, made.text
+        assert "root" in (await client.get("/local/changes", **cookie)).text
+        await client.post("/logout", {}, **cookie)
+        assert (await client.get("/local/topics", **cookie)).status == 303
+
+
+async def test_the_broker_decides_what_a_user_may_do(guarded: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": guarded.namesrv}, login=True)
+    async with console_client(settings) as client:
+        reader = "Basic " + base64.b64encode(b"reader:reader-secret").decode()
+        assert (await client.get(f"{API}/topics/ledger")).status == 401
+        allowed = await client.get(f"{API}/topics/ledger", authorization=reader)
+        assert allowed.status == 200, allowed.text
+        refused = await send(client, "POST", "topics/ledger/messages", {"body": "x"}, authorization=reader)
+        assert refused.status == 502
+        assert "reader" in refused.json()["title"] or "permission" in refused.json()["title"].lower()
