@@ -158,6 +158,44 @@ def stop(directory: Directory = DIRECTORY, as_json: AsJson = False) -> None:
     done(f"the cluster in {directory} is stopped", {"stopped": str(directory)}, as_json=as_json)
 
 
+@app.command()
+def render(
+    hosts: Annotated[
+        str, typer.Option("--hosts", metavar="HOST,...", help="Names or addresses, with commas.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Where to write.")],
+    brokers: Annotated[int, typer.Option("--brokers", metavar="N", help="Broker names.")] = 2,
+    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="Brokers of each name.")] = 2,
+    controllers: Annotated[
+        int, typer.Option("--controllers", metavar="N", help="More than 1 need etcd.")
+    ] = 1,
+    etcd: Annotated[str, typer.Option("--etcd", metavar="URL,...", help="URLs of an etcd.")] = "",
+    compose: Annotated[bool, typer.Option("--compose", help="A compose file instead of units.")] = False,
+) -> None:
+    """Write the files of a cluster on several hosts: settings, and units of systemd or a compose file.
+
+    Each host gets a folder: copy its .conf files to /etc/skylark and its units to /etc/systemd/system.
+
+    Examples: skylark cluster render --hosts a,b,c --controllers 3 --etcd http://a:2379 --out files
+
+    skylark cluster render --hosts a,b --compose --out files
+    """
+    from skylark.cluster.deployment import compose_file, hosted_nodes, systemd_files  # noqa: PLC0415
+    from skylark.cluster.layout import ClusterShape  # noqa: PLC0415
+
+    shape = ClusterShape(brokers=brokers, replicas=replicas, controllers=controllers, etcd=etcd)
+    nodes = hosted_nodes(shape, [word.strip() for word in hosts.split(",") if word.strip()])
+    files = systemd_files(nodes)
+    if compose:
+        files = {name: text for name, text in files.items() if not name.endswith(".service")}
+        files["compose.yaml"] = compose_file(nodes)
+    for name, text in files.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    typer.echo(f"{counted(len(files), 'file', 'files')} for {counted(len(nodes), 'node', 'nodes')} in {out}")
+
+
 # --- All clusters ---
 
 
