@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -89,11 +90,19 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
             found = f"listens on {host} without authentication: everybody there may read, write and delete"
             advice = "set authenticationEnabled=true, or bind it to 127.0.0.1"
             yield HealthCheck(f"access to {name}", HealthState.NOTE, found, advice)
-        if failure := runtime.get("tlsReloadFailure"):
-            advice = "replace certificate and key; the old certificate is used until then"
-            yield HealthCheck(f"certificate files of {name}", HealthState.FAULT, failure, advice)
+        yield from _reload(name, runtime)
+    with suppress(RocketMQError):  # without the right to read settings
+        for address, settings in admin.name_servers.config().items():
+            yield from _reload(f"name server {address}", settings)
     yield from certificates(namesrv, [item.node.address for item in summary.brokers], datetime.now(UTC))
     yield from _subscriptions(admin, sorted(different))
+
+
+def _reload(name: str, told: Mapping[str, str]) -> Iterator[HealthCheck]:
+    """Tell of certificate files that a server could not load."""
+    if failure := told.get("tlsReloadFailure"):
+        advice = "replace certificate and key; the old certificate is used until then"
+        yield HealthCheck(f"certificate files of {name}", HealthState.FAULT, failure, advice)
 
 
 def _subscriptions(admin: Admin, groups: list[str]) -> Iterator[HealthCheck]:

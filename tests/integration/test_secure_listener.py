@@ -99,7 +99,11 @@ async def test_the_doctor_tells_of_it(tmp_path: Path) -> None:
 async def test_a_certificate_that_cannot_be_reloaded_is_told_everywhere(
     tmp_path: Path, files: CertificateFiles
 ) -> None:
-    async with running_cluster(tmp_path, tls=files.server()) as (name_server, broker):
+    tls = files.server()
+    async with (
+        running_name_server(tmp_path, tls=tls) as name_server,
+        running_broker(tmp_path / "store", name_servers=name_server.address, tls=tls) as broker,
+    ):
         await until(lambda: bool(broker.registration.registered))
         files.key.write_text("no key")
 
@@ -109,10 +113,16 @@ async def test_a_certificate_that_cannot_be_reloaded_is_told_everywhere(
         await until(is_noticed)
         metrics = await page(broker.monitor.address)
         assert value_of("skylark_tls_reload_failed", metrics) == 1.0
-        checks = await asyncio.to_thread(lambda: list(health.servers(name_server.address)))
-        (found,) = [check for check in checks if check.name == "certificate files of broker broker-a"]
-        assert found.state is HealthState.FAULT
-        assert str(files.key) in found.found
+
+        async def is_told() -> bool:
+            checks = await asyncio.to_thread(lambda: list(health.servers(name_server.address)))
+            about = {check.name: check for check in checks if check.name.startswith("certificate files of")}
+            assert all(check.state is HealthState.FAULT for check in about.values())
+            assert all(str(files.key) in check.found for check in about.values())
+            names = ("broker broker-a", f"name server {name_server.address}")
+            return about.keys() == {f"certificate files of {name}" for name in names}
+
+        await until(is_told)
         files.renew()
         await until(lambda: broker._tls is not None and not broker._tls.reload_failure)
         assert "warning" not in await page(broker.monitor.address, "/")

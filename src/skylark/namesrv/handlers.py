@@ -61,7 +61,7 @@ from skylark.protocol.requests.name_server import (
 from skylark.settings import NameServerSettings
 from skylark.settings.live import plan_update
 from skylark.settings.loader import shown_properties
-from skylark.settings.properties import read_properties
+from skylark.settings.properties import read_properties, write_properties
 
 T = TypeVar("T")
 
@@ -152,6 +152,9 @@ class EncodedRoutes:
         self._bodies[topic, is_standard] = body
 
 
+TLS_RELOAD_FAILURE = "tlsReloadFailure"
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class NameServerState:
     """State shared by the handlers. `settings` is replaced as a whole when one changes."""
@@ -166,6 +169,8 @@ class NameServerState:
     user_files: tuple[SavedFile[Callable[[], bytes]], SavedFile[Callable[[], bytes]]]
     decoder: Executor
     started_at: float
+    tls_failure: Callable[[], str] = lambda: ""
+    """Returns why changed certificate files are not in use; empty if they are."""
     # Peers over which brokers have registered: only their disconnection affects the routes.
     broker_peers: set[BrokerChannel] = field(default_factory=set)
     route_cache: EncodedRoutes = field(default_factory=lambda: EncodedRoutes(ROUTE_CACHE_BYTES_MAX))
@@ -394,7 +399,10 @@ async def _saved(file: SavedFile[Any], command: RemotingCommand) -> RemotingComm
 
 
 def get_config(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
-    return command.reply(body=shown_properties(state.settings).encode())
+    """The settings; and, for `skylark doctor`, what is wrong with the certificate."""
+    failure = state.tls_failure()
+    more = write_properties({TLS_RELOAD_FAILURE: failure}) if failure else ""
+    return command.reply(body=(shown_properties(state.settings) + more).encode())
 
 
 async def update_config(

@@ -68,6 +68,7 @@ class NameServer:
             user_files=self._user_files(),
             decoder=self._decoder,
             started_at=self._clock.monotonic(),
+            tls_failure=lambda: "" if self._tls is None else self._tls.reload_failure,
         )
 
     @property
