@@ -94,6 +94,8 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
     with suppress(RocketMQError):  # without the right to read settings
         for address, settings in admin.name_servers.config().items():
             yield from _reload(f"name server {address}", settings)
+    for known in sorted(_controllers_of(admin, [item.node.address for item in summary.brokers])):
+        yield from controllers(admin, known)
     yield from certificates(namesrv, [item.node.address for item in summary.brokers], datetime.now(UTC))
     yield from _subscriptions(admin, sorted(different))
 
@@ -103,6 +105,53 @@ def _reload(name: str, told: Mapping[str, str]) -> Iterator[HealthCheck]:
     if failure := told.get("tlsReloadFailure"):
         advice = "replace certificate and key; the old certificate is used until then"
         yield HealthCheck(f"certificate files of {name}", HealthState.FAULT, failure, advice)
+
+
+def _controllers_of(admin: Admin, brokers: Iterable[str]) -> set[str]:
+    """The controllers that brokers are given, as they are written in their settings."""
+    found: set[str] = set()
+    for address in brokers:
+        try:
+            config = admin.brokers.config(address)
+        except RocketMQError:
+            continue  # no permission, or gone meanwhile
+        if config.get("enableControllerMode") == "true":
+            found.add(config.get("controllerAddr", ""))
+    return found - {""}
+
+
+def controllers(admin: Admin, addresses: str) -> Iterator[HealthCheck]:
+    """Checks of the controllers at these addresses, and of the broker names that they know."""
+    try:
+        leader = admin.controllers.leader(addresses)
+        answered = admin.controllers.metadata(addresses)
+        groups = admin.controllers.replicas(addresses)
+    except RocketMQError as error:
+        advice = "start a controller, or its etcd: a lost master is not replaced until then"
+        yield HealthCheck("controllers", HealthState.FAULT, str(error), advice)
+        return
+    silent = [each for each in addresses.split(";") if each.strip() and each.strip() not in answered]
+    if silent:
+        found, advice = (
+            f"{leader} leads, no answer of {', '.join(silent)}",
+            "start them: another loss may stop all",
+        )
+        yield HealthCheck("controllers", HealthState.NOTE, found, advice)
+    else:
+        yield HealthCheck("controllers", HealthState.OK, f"{leader} leads, {len(answered)} answer")
+    for name, group in sorted(groups.items()):
+        behind = [each.broker_id for each in group.not_in_sync_replicas]
+        dead = [each.broker_id for each in group.in_sync_replicas if not each.alive]
+        if group.master_broker_id is None or group.master_broker_id in dead:
+            found, advice = "has no master", "start a replica that was in sync (`skylark controller status`)"
+            yield HealthCheck(f"replicas of {name}", HealthState.FAULT, found, advice)
+        elif behind or dead:
+            found = f"not in sync: {', '.join(map(str, sorted(behind + dead)))}"
+            advice = f"start them, or forget them: `skylark controller clean {name} ID`"
+            yield HealthCheck(f"replicas of {name}", HealthState.NOTE, found, advice)
+        else:
+            found = f"all {len(group.in_sync_replicas)} in sync"
+            yield HealthCheck(f"replicas of {name}", HealthState.OK, found)
 
 
 def _subscriptions(admin: Admin, groups: list[str]) -> Iterator[HealthCheck]:

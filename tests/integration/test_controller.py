@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from skylark import health
+from skylark.admin.admin import Admin
 from skylark.controller.controller import Controller
 from skylark.errors import BrokerError, SettingsError
 from skylark.processes import free_ports
@@ -186,6 +188,31 @@ async def test_metrics(tmp_path: Path) -> None:
             'rocketmq_controller_request_total{request_type="CONTROLLER_ELECT_MASTER",response_code="0"} 1.0',
         ):
             assert line in text
+
+
+async def test_the_doctor_tells_who_is_missing(tmp_path: Path) -> None:
+    def checked() -> dict[str, tuple[str, str]]:
+        with Admin(namesrv="127.0.0.1:1") as admin:
+            return {each.name: (each.state.value, each.found) for each in health.controllers(admin, address)}
+
+    async with (
+        running(tmp_path) as controller,
+        FakeBroker(1, controller.address) as one,
+        FakeBroker(2, controller.address) as two,
+    ):
+        address = controller.address
+        await one.join()
+        await one.elect()
+        everything = await asyncio.to_thread(checked)
+        assert everything["controllers"] == ("ok", f"{address} leads, 1 answer")
+        assert everything["replicas of broker-a"] == ("ok", "all 1 in sync")
+        await two.join()
+        assert (await asyncio.to_thread(checked))["replicas of broker-a"] == ("note", "not in sync: 2")
+        await one.die()
+        await until(lambda: controller.decisions.groups[N].master is None)
+        assert (await asyncio.to_thread(checked))["replicas of broker-a"] == ("FAULT", "has no master")
+    [(name, (state, _))] = (await asyncio.to_thread(checked)).items()
+    assert (name, state) == ("controllers", "FAULT")
 
 
 async def test_a_directory_is_for_one_controller(tmp_path: Path) -> None:

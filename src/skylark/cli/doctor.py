@@ -49,8 +49,8 @@ def doctor(
 ) -> None:
     """Check this machine and the servers, with advice for each fault.
 
-    Checks Python, Java, ports, disk, limits, clocks, routes, certificates, and whether the members of each
-    group subscribe the same. Exit code 1 if there are faults.
+    Checks Python, Java, ports, disk, limits, clocks, routes, controllers, certificates, and whether the
+    members of each group subscribe the same. Exit code 1 if there are faults.
 
     Example: skylark doctor --namesrv 127.0.0.1:9876
     """
