@@ -12,6 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
+from skylark.pipelines.lake.delta_log import DeltaLog
+from skylark.pipelines.lake.file_store import DirectoryFiles
 from skylark.pipelines.lake.parquet_files import (
     STATISTICS_COLUMNS,
     FileLayout,
@@ -19,7 +21,9 @@ from skylark.pipelines.lake.parquet_files import (
     directory,
     table_schema,
 )
-from skylark.pipelines.lake.table_log import BatchName, DeltaLog, ParquetLog, commit_batch, open_log
+from skylark.pipelines.lake.parquet_log import ParquetLog
+from skylark.pipelines.lake.table_commit import commit_batch, open_log
+from skylark.pipelines.lake.table_log import BatchName
 from skylark.pipelines.lake.table_sink import TableStreamWriter, WrittenFiles, read_options
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
 
@@ -80,7 +84,7 @@ def log_schema(partition_by: tuple[str, ...] = ("dt", "topic")) -> pa.Schema:
 
 def write(log: Any, name: str, *batches: pa.RecordBatch, **changes: Any) -> list[Any]:
     layout_name = "parquet" if isinstance(log, ParquetLog) else "delta"
-    files = PartitionedFiles(log.written_root, name, layout(layout_name, **changes))
+    files = PartitionedFiles(log.written, name, layout(layout_name, **changes))
     for batch in batches:
         files.write(batch)
     return files.finish()
@@ -88,9 +92,9 @@ def write(log: Any, name: str, *batches: pa.RecordBatch, **changes: Any) -> list
 
 def rows(log: Any) -> list[tuple[str, int]]:
     if isinstance(log, DeltaLog):
-        table = DeltaTable(log.root).to_pyarrow_table()
+        table = DeltaTable(log.store.where).to_pyarrow_table()
     else:
-        table = ds.dataset(log.root, format="parquet", partitioning="hive").to_table()
+        table = ds.dataset(log.store.where, format="parquet", partitioning="hive").to_table()
     pairs = zip(table.column("topic").to_pylist(), table.column("queueOffset").to_pylist(), strict=True)
     return sorted((str(topic), queue_offset) for topic, queue_offset in pairs)
 
@@ -127,7 +131,7 @@ def test_the_sweep_removes_what_belongs_to_nothing(tmp_path: Path, layout_name: 
     assert log.sweep(1) == []  # too young: its batch may still be running
     assert len(log.sweep(0, dry_run=True)) == 1
     assert len(log.sweep(0)) == 1
-    assert not (log.written_root / orphans[0].path).exists()
+    assert not (log.written.root / orphans[0].path).exists()
     assert rows(log) == [("orders", number) for number in range(10)]
 
 
@@ -140,14 +144,14 @@ def test_a_parquet_batch_stopped_between_decision_and_move_is_completed(tmp_path
     batches = messages(0, 10), messages(10, 10, topic="pay")
     decided = write(log, "first", *batches)
     for file in decided:  # as if the process ended after the manifest
-        (log.written_root / file.path).rename(tmp_path / Path(file.path).name)
+        (log.written.root / file.path).rename(tmp_path / Path(file.path).name)
     log.add(BatchName("q", 0), decided)
-    assert visible(log.root) == set()
+    assert visible(log.store.root) == set()
     for file in decided:
-        (tmp_path / Path(file.path).name).rename(log.written_root / file.path)
+        (tmp_path / Path(file.path).name).rename(log.written.root / file.path)
     assert not log.add(BatchName("q", 0), write(log, "second", *batches))
     assert len(rows(log)) == 20
-    assert visible(log.root) == {Path(file.path).name for file in decided}
+    assert visible(log.store.root) == {Path(file.path).name for file in decided}
 
 
 @BOTH
@@ -184,7 +188,9 @@ def test_row_groups_close_by_bytes_and_only_repeating_columns_have_dictionaries(
 
 def test_a_column_named_like_a_number_may_be_text(tmp_path: Path) -> None:
     texts = pa.RecordBatch.from_pydict({"queueOffset": ["one", "two"]})
-    files = PartitionedFiles(tmp_path, "n", FileLayout(columns=("queueOffset",), partition_by=()))
+    files = PartitionedFiles(
+        DirectoryFiles(tmp_path), "n", FileLayout(columns=("queueOffset",), partition_by=())
+    )
     files.write(texts)
     [file] = files.finish()
     assert pq.read_table(tmp_path / file.path).column("queueOffset").to_pylist() == ["one", "two"]
@@ -192,7 +198,7 @@ def test_a_column_named_like_a_number_may_be_text(tmp_path: Path) -> None:
 
 def test_memory_is_bounded_however_many_topics_a_task_has(tmp_path: Path) -> None:
     size = messages(0, 100).nbytes
-    files = PartitionedFiles(tmp_path, "n", layout(row_group_bytes=3 * size))
+    files = PartitionedFiles(DirectoryFiles(tmp_path), "n", layout(row_group_bytes=3 * size))
     for first in range(0, 1000, 100):
         for topic in "abcdefghijkl":  # more than may be open at once
             files.write(messages(first, 100, topic=topic))
@@ -277,7 +283,7 @@ def test_keys_of_a_batch_that_did_not_reach_the_table_are_forgotten(tmp_path: Pa
 
 
 def test_an_abandoned_task_leaves_nothing(tmp_path: Path) -> None:
-    files = PartitionedFiles(tmp_path, "n", layout(row_group_bytes=1))
+    files = PartitionedFiles(DirectoryFiles(tmp_path), "n", layout(row_group_bytes=1))
     files.write(messages(0, 10))
     files.abandon()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -299,7 +305,7 @@ def test_a_time_that_no_calendar_has_is_archived_like_any_other(tmp_path: Path) 
 
 
 def table_writer(log: Any) -> TableStreamWriter:
-    options = {"table": str(log.root), "layout": "parquet" if isinstance(log, ParquetLog) else "delta"}
+    options = {"table": log.store.where, "layout": "parquet" if isinstance(log, ParquetLog) else "delta"}
     return TableStreamWriter(read_options(options), spark_schema(COLUMNS))
 
 

@@ -18,7 +18,7 @@ from skylark.pipelines.jobs.endpoints import Input, Output, parse_output
 from skylark.pipelines.jobs.queries import QueryProgress
 from skylark.pipelines.jobs.session import register
 from skylark.pipelines.lake import table_sink
-from skylark.pipelines.lake.table_log import open_log
+from skylark.pipelines.lake.table_commit import open_log
 from skylark.pipelines.schema import COLUMNS
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -153,7 +153,7 @@ def test_a_restart_whose_first_batch_is_a_replay_adds_nothing_twice(
     # The replay wrote its own files; none of them has a name of the first try.
     after = archive.files()
     assert before < after
-    orphans = open_log(kind, archive.output.path).sweep(0)
+    orphans = open_log(kind, archive.output.where).sweep(0)
     assert len(orphans) == len(before)
     assert archive.rows() == expected(300)
 

@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 from skylark.cli import spark_jobs
 from skylark.cli.main import app
 from skylark.pipelines.jobs import session
+from skylark.pipelines.lake.delta_log import DeltaLog
 from skylark.pipelines.lake.parquet_files import FileLayout, TableFile, table_schema
-from skylark.pipelines.lake.table_log import BatchName, DeltaLog
+from skylark.pipelines.lake.table_log import BatchName
 from skylark.pipelines.schema import arrow_schema, columns_schema
 from skylark.processes import GroupProcess
 from tests.support import spark_program
@@ -85,7 +86,7 @@ def test_an_archive_has_one_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     [
         (["archive", "-t", "a", "--to", "delta:x"], "use either --namesrv HOST:PORT or --store DIR"),
         (["archive", "-t", "a", "--to", "kafka:x", "-n", "h:1"], "use delta:DIR, parquet:DIR, topic:NAME"),
-        (["archive", "-t", "a", "--to", "s3://b/x", "-n", "h:1"], "delta:DIR"),
+        (["archive", "-t", "a", "--to", "ftp://b/x", "-n", "h:1"], "unknown store ftp://; use a directory"),
         (["archive", "-t", "a", "--to", "x", "--store", "no-such-dir"], "no such directory: no-such-dir"),
         (["etl", "-t", "a", "--to", "topic:no spaces", "-n", "h:1"], "illegal characters"),
         (

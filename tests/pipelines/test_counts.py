@@ -22,7 +22,7 @@ from skylark.pipelines.jobs.endpoints import Input, Output, parse_output
 from skylark.pipelines.jobs.pipeline_file import load_pipeline
 from skylark.pipelines.jobs.queries import JobSummary
 from skylark.pipelines.jobs.session import register
-from skylark.pipelines.lake.table_log import open_log
+from skylark.pipelines.lake.table_commit import open_log
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def test_an_export_adds_only_the_dead_letters_that_the_table_does_not_hold(
     assert export() == {}
     # Another condition is another job.
     assert export("queueOffset = 3") == {"read": 15, "written": 1, "filtered": 14}
-    log = open_log(kind, output.path)
+    log = open_log(kind, output.where)
     assert sum(file.rows for file in log.files()) == 16
 
 

@@ -163,6 +163,8 @@ def test_only_a_worker_that_started_late_is_started_again() -> None:
         ("/lake/x", "delta", "/lake/x"),
         ("parquet:/lake/x", "parquet", "/lake/x"),
         ("topic:orders", "topic", "orders"),
+        ("parquet:s3://bucket/raw/", "parquet", "s3://bucket/raw"),
+        ("s3://bucket/raw", "delta", "s3://bucket/raw"),
         ("console", "console", ""),
     ],
 )
@@ -172,7 +174,9 @@ def test_places_are_read(text: str, kind: str, where: str) -> None:
     assert parse_output("delta:relative").where == str(Path.cwd() / "relative")
 
 
-@pytest.mark.parametrize("text", ["", "kafka:x", "delta:", "topic:no spaces", "delta:s3://bucket/x"])
+@pytest.mark.parametrize(
+    "text", ["", "kafka:x", "delta:", "topic:no spaces", "delta:ftp://bucket/x", "delta:s3://b"]
+)
 def test_places_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_output(text)

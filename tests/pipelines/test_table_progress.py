@@ -29,7 +29,8 @@ from skylark.pipelines.lake.progress import (
     end_offsets,
     read_checkpoint,
 )
-from skylark.pipelines.lake.table_log import BatchName, TableLog, open_log
+from skylark.pipelines.lake.table_commit import open_log
+from skylark.pipelines.lake.table_log import BatchName, TableLog
 from skylark.protocol.bodies import MessageQueue
 from tests.support.pipeline_cluster import PipelineCluster
 
@@ -188,14 +189,14 @@ def test_a_resend_refuses_an_audit_table_that_is_not_its_own(tmp_path: Path) -> 
         (state / "plans" / plan / "done").write_text(sent)
     with pytest.raises(SettingsError, match=r"audit does not hold the resend some, which .*/state has comp"):
         dlq._check_audit(state, audit)
-    log = table(audit.path, "delta")
+    log = table(Path(audit.where), "delta")
     log.add(BatchName("some", 0), [], CommitProgress("x", 0, "dlq", {}, ""))
     dlq._check_audit(state, audit)
 
 
 def test_a_resend_refuses_an_audit_table_with_an_unfinished_resend_of_another_state(tmp_path: Path) -> None:
     audit = parse_output(f"delta:{tmp_path / 'audit'}")
-    mark = audit.path / dlq.OPEN_PLANS / "plan"
+    mark = Path(audit.where) / dlq.OPEN_PLANS / "plan"
     mark.parent.mkdir(parents=True)
     mark.write_text(str(tmp_path / "one"))
     (tmp_path / "one" / "plans" / "plan").mkdir(parents=True)
@@ -253,7 +254,7 @@ def test_an_archive_is_not_written_twice_with_another_state(
     shutil.move(output.where, tmp_path / "moved")
     with pytest.raises(SettingsError, match=r"has written batches up to \d, but .* holds none of them"):
         run("two")
-    assert not output.path.exists()
+    assert not Path(output.where).exists()
 
 
 Job = Callable[["SparkSession", Input, Output, Path], Any]
@@ -302,4 +303,4 @@ def test_no_job_writes_again_with_another_state(
     shutil.move(output.where, tmp_path / "moved")
     with pytest.raises(SettingsError, match="holds none of them; restore the table, or delete that direc"):
         job(spark, source, output, tmp_path / "one")
-    assert not output.path.exists()
+    assert not Path(output.where).exists()

@@ -61,6 +61,18 @@ def cargo_binary(crate: Path) -> Path:
     return directory / "driver"
 
 
+def go_binary(module: str, version: str) -> Path:
+    """The program of a Go module: minutes on the first call."""
+    name = module.rpartition("/")[2]
+    directory = cache_dir("interop") / f"go-{name}-{version}"
+
+    def build(target: Path) -> None:
+        _run(["env", f"GOBIN={target}", "go", "install", f"{module}@{version}"], BUILD_TIMEOUT_S)
+
+    _build(directory, build, f"the program {name} {version}")
+    return directory / name
+
+
 def _build(directory: Path, build: Callable[[Path], None], what: str) -> None:
     try:
         build_once(directory, build)

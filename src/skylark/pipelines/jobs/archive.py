@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from skylark.errors import SettingsError
@@ -26,6 +25,7 @@ from skylark.pipelines.jobs.endpoints import (
     table_options,
 )
 from skylark.pipelines.lake import table_sink
+from skylark.pipelines.lake.delta_log import has_delta
 from skylark.pipelines.lake.parquet_files import DATE
 from skylark.pipelines.lake.progress import read_checkpoint
 from skylark.pipelines.lake.table_log import BatchName, TableLog
@@ -181,7 +181,7 @@ def sweep(output: Output, older_than_hours: int, *, dry_run: bool) -> queries.Jo
     Raises SettingsError.
     """
     _check_table(output)
-    if output.kind == "delta" and not DeltaTable.is_deltatable(output.where):
+    if output.kind == "delta" and not has_delta(output.where):
         raise SettingsError("to", f"no Delta table in {output.where}")
     started = time.monotonic()
     removed = table_sink.read_options(table_options(output)).log().sweep(older_than_hours, dry_run=dry_run)

@@ -23,8 +23,14 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import counts, queries
 from skylark.pipelines.jobs.endpoints import Input, Output, check_progress, from_table, job_name
+from skylark.pipelines.lake.delta_log import (
+    append,
+    commit_properties,
+    has_delta,
+    open_delta,
+    storage_options,
+)
 from skylark.pipelines.lake.progress import CommitProgress, batch_progress
-from skylark.pipelines.lake.table_log import append, commit_properties
 from skylark.pipelines.schema import arrow_schema, table_columns
 
 if TYPE_CHECKING:
@@ -277,10 +283,10 @@ def merge(
 def prepare(path: str, schema: StructType) -> None:
     """Create the table, or add missing columns. Raises SettingsError."""
     wanted = arrow_schema(schema)
-    if not DeltaTable.is_deltatable(path):
-        DeltaTable.create(path, wanted, mode="ignore")
+    if not has_delta(path):
+        DeltaTable.create(path, wanted, mode="ignore", storage_options=storage_options(path))
         return
-    table = DeltaTable(path)
+    table = open_delta(path)
     there = {field.name: field.type for field in table.schema().fields}
     fields = Schema.from_arrow(table_columns(wanted)).fields
     for field in fields:
@@ -332,7 +338,7 @@ def cdc(
                 "maxBytesPerTrigger", f"a batch changes more than {MERGE_ROWS_MAX} keys; use a smaller value"
             )
         progress = batch_progress(checkpoint, application, number, job)
-        merge(DeltaTable(path), rows, changes.keys, application=application, number=number, progress=progress)
+        merge(open_delta(path), rows, changes.keys, application=application, number=number, progress=progress)
 
     events = _observed(classified(source.read_stream(spark), changes))
     writer = events.where(F.col(OUTCOME) == APPLIED).writeStream.foreachBatch(merge_batch)
@@ -343,7 +349,7 @@ def cdc(
     summary.counts = _counts(tally.observed.get("cdc", {}))
     summary.details = {
         "to": str(output),
-        "version": DeltaTable(path).version(),
+        "version": open_delta(path).version(),
         **tally.examples.get("cdc", {}),
     }
     return summary

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from deltalake import DeltaTable
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
@@ -30,8 +29,10 @@ from skylark.pipelines.jobs.endpoints import (
     write_batch,
 )
 from skylark.pipelines.jobs.replay import read_delta
+from skylark.pipelines.lake.delta_log import has_delta
 from skylark.pipelines.lake.progress import CommitProgress, check_start, end_offsets
-from skylark.pipelines.lake.table_log import PRIVATE, BatchName, open_log
+from skylark.pipelines.lake.table_commit import open_log
+from skylark.pipelines.lake.table_log import PRIVATE, BatchName
 from skylark.pipelines.offsets import Offsets, to_nested
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import Planner
@@ -164,6 +165,8 @@ def resend(
     """
     if source.namesrv is None:
         raise SettingsError("namesrv", "no name server given; use --namesrv HOST:PORT")
+    if not audit.is_directory:
+        raise SettingsError("audit", f"invalid audit table {audit}; use a directory")
     started = time.monotonic()
     _check_audit(state, audit)
     left_over = [
@@ -251,7 +254,7 @@ def export(spark: SparkSession, source: Input, output: Output, where: str | None
 
 def _rest(source: Input, output: Output, job: str, batch: BatchName) -> tuple[Input, CommitProgress]:
     """The letters that the table does not hold yet, and what to record with them. Raises SettingsError."""
-    entries = [entry for entry in open_log(output.kind, output.path).progress() if entry.job == job]
+    entries = [entry for entry in open_log(output.kind, output.where).progress() if entry.job == job]
     given = None if source.start == FROM_TABLE else source.start
     planner = Planner(
         load(SourceOptions, dataclasses.replace(source, start=given).source_options(is_stream=False))
@@ -271,9 +274,9 @@ def _as_json(offsets: Offsets) -> str:
 
 
 def _without_audited(spark: SparkSession, letters: DataFrame, audit: Output) -> DataFrame:
-    if not DeltaTable.is_deltatable(audit.where):
+    if not has_delta(audit.where):
         return letters
-    done = read_delta(spark, audit.path).select(*PLACE)
+    done = read_delta(spark, Path(audit.where)).select(*PLACE)
     return letters.join(done, list(PLACE), "left_anti")
 
 
@@ -301,7 +304,7 @@ def _check_audit(state: Path, audit: Output) -> None:
 
     The audit table is authoritative; an unfinished plan of another state may have sent more than it holds.
     """
-    log, plans = open_log("delta", audit.path), state / "plans"
+    log, plans = open_log("delta", audit.where), state / "plans"
     for done in sorted(plans.glob("*/done")):
         if done.read_text() and log.last_batch(BatchName(done.parent.name, 0).application) is None:
             raise SettingsError(
@@ -309,7 +312,7 @@ def _check_audit(state: Path, audit: Output) -> None:
                 f"{audit.where} does not hold the resend {done.parent.name}, which {state} has completed; "
                 "use its audit table, or another --state",
             )
-    for mark in sorted((audit.path / OPEN_PLANS).glob("*")):
+    for mark in sorted((Path(audit.where) / OPEN_PLANS).glob("*")):
         owner = mark.read_text()
         if owner == str(state):
             if (plans / mark.name / "done").exists() or not (plans / mark.name).exists():
@@ -334,7 +337,7 @@ def _decide(spark: SparkSession, rows: DataFrame, dead_topic: str, state: Path, 
         shutil.rmtree(folder)
         raise SettingsError("to", f"{messages - placed} letters have no original topic; use --to TOPIC")
     plan = ResendPlan(plan_id, dead_topic, str(folder / "rows"), messages)
-    mark = audit.path / OPEN_PLANS / plan_id
+    mark = Path(audit.where) / OPEN_PLANS / plan_id
     mark.parent.mkdir(parents=True, exist_ok=True)
     write_file(mark, str(state).encode())
     write_file(folder / "plan.json", msgspec.json.encode(plan))
@@ -382,5 +385,5 @@ def _carry_out(
     except Exception as error:
         raise queries.plain_error(error) from error
     (state / "plans" / plan.id / "done").write_text(str(plan.messages or ""))
-    (audit.path / OPEN_PLANS / plan.id).unlink(missing_ok=True)
+    (Path(audit.where) / OPEN_PLANS / plan.id).unlink(missing_ok=True)
     return plan.messages

@@ -26,11 +26,13 @@ from skylark.pipelines.lake.progress import (
     end_offsets,
     read_checkpoint,
 )
-from skylark.pipelines.lake.table_log import PRIVATE, BatchName, open_log
+from skylark.pipelines.lake.table_commit import open_log
+from skylark.pipelines.lake.table_log import PRIVATE, BatchName
 from skylark.pipelines.offsets import to_nested
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import Planner
 from skylark.pipelines.sink import ORIGIN, TYPES
+from skylark.settings.object_store import check_uri, is_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -136,9 +138,9 @@ class Output:
         return self.kind in ("delta", "parquet")
 
     @property
-    def path(self) -> Path:
-        assert self.is_table
-        return Path(self.where)
+    def is_directory(self) -> bool:
+        """Whether it is a table in a directory; others are in object stores."""
+        return self.is_table and not is_uri(self.where)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.where}" if self.where else self.kind
@@ -147,25 +149,23 @@ class Output:
 def parse_output(text: str, **options: str | None) -> Output:
     """Parse `kind:where`; a bare path is a Delta table. Raises SettingsError."""
     kind, colon, where = text.partition(":")
-    if not colon and text != "console":
+    if (not colon or where.startswith("//")) and text != "console":
         kind, where = "delta", text
     if kind == "table":
         kind = "delta"
     given = {name: value for name, value in options.items() if value is not None}
     if kind not in KINDS:
         raise SettingsError(
-            "to", f"invalid output {text!r}; use delta:DIR, parquet:DIR, topic:NAME or console"
+            "to",
+            f"invalid output {text!r}; use delta:DIR, parquet:DIR, topic:NAME or console; DIR may also be "
+            "s3://BUCKET/PATH",
         )
     if kind != "console" and not where:
         raise SettingsError("to", f"invalid output {text!r}; add the directory or topic after the colon")
     if kind == "topic" and (fault := topic_name_error(where)):
         raise SettingsError("to", f"topic {where!r}: {fault}")
     if kind in ("delta", "parquet"):
-        if "://" in where:
-            raise SettingsError(
-                "to", f"invalid output {text!r}; use a directory that is mounted on every worker"
-            )
-        where = str(Path(where).expanduser().absolute())
+        where = check_uri("to", where) if is_uri(where) else str(Path(where).expanduser().absolute())
     return Output(kind=kind, where=where, options=given)
 
 
@@ -249,7 +249,7 @@ def origin_columns(df: DataFrame) -> Sequence[str]:
 def state_directory(given: Path | None, pipeline: str, *identity: Any, table: Output | None = None) -> Path:
     """The directory with a pipeline's checkpoints: as given, or inside the table, so that both move together.
 
-    Without a table it is in the user's state directory.
+    Without a table in a directory it is in the user's state directory.
     """
     if given is not None:
         return given.expanduser().absolute()
@@ -258,9 +258,9 @@ def state_directory(given: Path | None, pipeline: str, *identity: Any, table: Ou
     words = re.sub(r"[^\w-]+", "-", str(identity[0]))[:40].strip("-")
     name = f"{pipeline}-{words}-{hashlib.sha256(text).hexdigest()[:8]}"
     user_state = Path(base) / "skylark" / "spark" / name
-    if table is None or not table.is_table or user_state.exists():  # older versions kept it there
+    if table is None or not table.is_directory or user_state.exists():  # older versions kept it there
         return user_state
-    return table.path / PRIVATE / "state" / name
+    return Path(table.where) / PRIVATE / "state" / name
 
 
 # --- The table's progress ---
@@ -282,7 +282,7 @@ def check_progress(
     """
     if not output.is_table:
         return None
-    log, state = open_log(output.kind, output.path), read_checkpoint(checkpoint)
+    log, state = open_log(output.kind, output.where), read_checkpoint(checkpoint)
     if state.query is None or state.planned is None:
         entries = [entry for entry in log.progress() if entry.job == job]
         if entries:
@@ -301,7 +301,7 @@ def from_table(source: Input, output: Output, job: str) -> Input:
     """Replace `--from table` by the offsets that the job has reached in the table. Raises SettingsError."""
     if source.start != FROM_TABLE:
         return source
-    entries = open_log(output.kind, output.path).progress() if output.is_table else []
+    entries = open_log(output.kind, output.where).progress() if output.is_table else []
     ends = end_offsets(entry for entry in entries if entry.job == job)
     if not ends:
         raise SettingsError("from", f"{output} records no offsets of this job; use earliest or a time")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -23,8 +21,11 @@ from skylark.errors import SettingsError
 from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.counts import choice_counts, observe_choice, observed
 from skylark.pipelines.jobs.endpoints import Input, Output, write_batch
-from skylark.pipelines.lake.parquet_files import DATE, TableFile
-from skylark.pipelines.lake.table_log import open_log
+from skylark.pipelines.lake import table_sink
+from skylark.pipelines.lake.delta_log import has_delta, open_delta
+from skylark.pipelines.lake.parquet_files import TableFile
+from skylark.pipelines.lake.table_commit import open_log
+from skylark.pipelines.lake.table_reader import FileChoice
 from skylark.pipelines.offsets import split_names
 from skylark.pipelines.schema import COLUMNS
 from skylark.quantities import parse_time_ms
@@ -84,10 +85,10 @@ def archived_files(archive: Output, topic: str | None, stretch: ReplayRange) -> 
     """The files of an archive that may hold matching messages. Raises SettingsError."""
     if not archive.is_table:
         raise SettingsError("archive", f"invalid archive {archive}; use delta:DIR or parquet:DIR")
-    if archive.kind == "delta" and not DeltaTable.is_deltatable(archive.where):
-        raise SettingsError("archive", f"no Delta table in {archive.path}")
-    is_wanted = _wanted(topic, stretch)
-    return [file for file in open_log(archive.kind, archive.path).files() if is_wanted(file.partition)]
+    if archive.kind == "delta" and not has_delta(archive.where):
+        raise SettingsError("archive", f"no Delta table in {archive.where}")
+    choice = _choice(topic, stretch)
+    return [file for file in open_log(archive.kind, archive.where).files() if choice.accepts(file.partition)]
 
 
 def _topic_pattern(topic: str) -> str:
@@ -101,33 +102,35 @@ def _topic_pattern(topic: str) -> str:
     return pattern
 
 
-def _wanted(topic: str | None, stretch: ReplayRange) -> Callable[[Mapping[str, Any]], bool]:
-    """Return a predicate on partition values of files. Raises SettingsError."""
-    matches = re.compile(_topic_pattern(topic)).fullmatch if topic else None
+def _choice(topic: str | None, stretch: ReplayRange) -> FileChoice:
+    """The files of these topics and days. Raises SettingsError."""
     first, last = (
         None if limit is None else datetime.fromtimestamp(limit / 1000, UTC).date().isoformat()
         for limit in (stretch.since_ms, stretch.until_ms)
     )
-
-    def is_wanted(partition: Mapping[str, Any]) -> bool:
-        day, name = partition.get(DATE), partition.get("topic")
-        return (matches is None or name is None or matches(str(name)) is not None) and (
-            day is None or ((first is None or str(day) >= first) and (last is None or str(day) <= last))
-        )
-
-    return is_wanted
+    return FileChoice(_topic_pattern(topic) if topic else None, first, last)
 
 
 def read_archive(spark: SparkSession, archive: Output, topic: str | None, stretch: ReplayRange) -> DataFrame:
     """Read an archive; files of other topics and days are skipped. Raises SettingsError."""
-    is_wanted = _wanted(topic, stretch)
-    if archive.kind == "delta":
-        df = read_delta(spark, archive.path, is_wanted)
+    choice = _choice(topic, stretch)
+    if archive.is_table and not archive.is_directory:
+        df = _read_objects(spark, archive, choice)
+    elif archive.kind == "delta":
+        df = read_delta(spark, Path(archive.where), choice)
     elif archive.kind == "parquet":
         df = _read_parquet(spark, archive.where)
     else:
         raise SettingsError("archive", f"invalid archive {archive}; use delta:DIR or parquet:DIR")
     return df.where(df["topic"].rlike(f"^(?:{_topic_pattern(topic)})$")) if topic else df
+
+
+def _read_objects(spark: SparkSession, archive: Output, choice: FileChoice) -> DataFrame:
+    """By tasks in Python: Spark itself would need a jar for every store."""
+    chosen = {"topics": choice.topics, "firstDay": choice.first_day, "lastDay": choice.last_day}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    options = {"table": archive.where, "layout": archive.kind, **given}
+    return spark.read.format(table_sink.FORMAT).options(**options).load()
 
 
 def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
@@ -137,19 +140,17 @@ def _read_parquet(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.schema(schema).parquet(path)
 
 
-def read_delta(
-    spark: SparkSession, path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] = lambda _: True
-) -> DataFrame:
+def read_delta(spark: SparkSession, path: Path, choice: FileChoice | None = None) -> DataFrame:
     """Read the newest version of a Delta table without a jar, by the file list of its log."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not has_delta(path):
         raise SettingsError("archive", f"no Delta table in {path}")
-    delta = DeltaTable(path)
+    delta = open_delta(path)
     schema = StructType.fromJson(msgspec.json.decode(delta.schema().to_json()))
     names = delta.metadata().partition_columns
     files, values = [], []
     for action in pa.table(delta.get_add_actions()).to_pylist():
         partition = action.get("partition") or {}
-        if is_wanted(partition):
+        if choice is None or choice.accepts(partition):
             file = path / unquote(action["path"])
             files.append(str(file))
             texts = [None if partition[name] is None else str(partition[name]) for name in names]

@@ -48,6 +48,7 @@ from skylark.pipelines.jobs.pipeline_file import PipelineFile, PipelineStep, Sin
 from skylark.pipelines.lake import table_sink
 from skylark.pipelines.options import SourceOptions, load
 from skylark.quantities import parse_duration_ms
+from skylark.settings.object_store import is_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,6 +110,11 @@ def source_of(pipeline: PipelineFile, namesrv: str | None) -> Input:
     except SettingsError as error:
         pipeline.fail(pipeline.source_line, f"{error.name}: {error.reason}")
     return source
+
+
+def _table(pipeline: PipelineFile, name: str) -> str:
+    """A table's address, or its directory, relative to the pipeline file."""
+    return name if is_uri(name) else str(_beside(pipeline, name))
 
 
 def _beside(pipeline: PipelineFile, name: str) -> Path:
@@ -262,7 +268,7 @@ def _output(pipeline: PipelineFile, sink: SinkEntry) -> Output:
         sending.read_options({"namesrv": "that-of-the-source:0", **given})
         return parse_output(f"topic:{sink.options['topic']}", **given)
     output = parse_output(
-        f"{sink.kind}:{_beside(pipeline, str(sink.options['path']))}",
+        f"{sink.kind}:{_table(pipeline, str(sink.options['path']))}",
         partitionBy=_names(sink.options.get("partition")),
         columns=_names(sink.options.get("columns")),
         codec=sink.options.get("codec"),
@@ -321,7 +327,7 @@ def run_pipeline(
             pipeline.fail(sink.line, f"{error.name}: {error.reason}")
     if flow.rejects is not None:
         for kind, where in pipeline.rejects.items():
-            place = f"topic:{where}" if kind == "topic" else f"delta:{_beside(pipeline, where)}"
+            place = f"topic:{where}" if kind == "topic" else f"delta:{_table(pipeline, where)}"
             add_query(f"rejects-{kind}", flow.rejects, parse_output(place))
     tally = queries.ProgressTally(held)
     summary = queries.run(

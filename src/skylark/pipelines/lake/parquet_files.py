@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from skylark.pipelines.dedup import KEY_BYTES, digest
+from skylark.pipelines.lake.file_store import FileStore
 from skylark.pipelines.schema import table_columns
 
 DATE = "dt"
@@ -99,6 +99,7 @@ def _plain(value: str) -> str:
 class _OpenFile:
     """A file being written, with the buffer of its next row group."""
 
+    sink: Any
     writer: pq.ParquetWriter
     path: str
     partition: dict[str, str]
@@ -115,8 +116,8 @@ class _OpenFile:
 class PartitionedFiles:
     """The files of one task. `name` must be unique among all attempts."""
 
-    def __init__(self, root: Path, name: str, layout: FileLayout) -> None:
-        self._root = root
+    def __init__(self, files: FileStore, name: str, layout: FileLayout) -> None:
+        self._files = files
         self._name = name
         self._layout = layout
         self._open: dict[tuple[str, ...], _OpenFile] = {}
@@ -155,9 +156,10 @@ class PartitionedFiles:
         """Close and delete all files."""
         for file in self._open.values():
             file.writer.close()
-            (self._root / file.path).unlink(missing_ok=True)
+            file.sink.close()
+            self._files.delete(file.path)
         for done in self._done:
-            (self._root / done.path).unlink(missing_ok=True)
+            self._files.delete(done.path)
         self._open.clear()
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
@@ -191,20 +193,19 @@ class PartitionedFiles:
         folder = directory(partition, hive_names=self._layout.hive_names)
         path = f"{folder}/{self._name}-{self._count}.parquet".removeprefix("/")
         self._count += 1
-        target = self._root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        sink = self._files.output(path)
         names = self._layout.file_columns()
         known = [name for name in STATISTICS_COLUMNS if name in names]
         numbers = [name for name in known if _is_number(schema.field(name).type)]
         writer = pq.ParquetWriter(
-            target,
+            sink,
             pa.schema([schema.field(name) for name in names]),
             compression=self._layout.codec,
             use_dictionary=[name for name in DICTIONARY_COLUMNS if name in names],
             write_statistics=known,
             column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         )
-        return _OpenFile(writer, path, partition, schema)
+        return _OpenFile(sink, writer, path, partition, schema)
 
     def _note(self, file: _OpenFile, part: pa.RecordBatch) -> None:
         file.rows += part.num_rows
@@ -229,11 +230,13 @@ class PartitionedFiles:
         file = self._open.pop(values)
         self._write_group(file)
         file.writer.close()
+        size = file.sink.tell()
+        file.sink.close()
         self._done.append(
             TableFile(
                 path=file.path,
                 rows=file.rows,
-                size=(self._root / file.path).stat().st_size,
+                size=size,
                 partition=file.partition,
                 minima=_bounds(file.minima, file.schema),
                 maxima=_bounds(file.maxima, file.schema),
@@ -271,19 +274,22 @@ def _plain_value(value: Any, kind: pa.DataType) -> int | str | None:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def without_rows(root: Path, file: TableFile, dropped: Sequence[int]) -> TableFile:
+def without_rows(files: FileStore, file: TableFile, dropped: Sequence[int]) -> TableFile:
     """Rewrite a file without some rows; the old file is left to the sweep. Raises OSError."""
-    table = pq.read_table(root / file.path, partitioning=None)
+    with files.input(file.path) as source:
+        table = pq.read_table(source)
     mask = [True] * table.num_rows
     for row in dropped:
         mask[row] = False
     kept = table.filter(pa.array(mask))
     path = file.path.removesuffix(".parquet") + "-deduplicated.parquet"
-    pq.write_table(
-        kept,
-        root / path,
-        compression="zstd",
-        use_dictionary=[name for name in DICTIONARY_COLUMNS if name in kept.column_names],
-    )
+    with files.output(path) as sink:
+        pq.write_table(
+            kept,
+            sink,
+            compression="zstd",
+            use_dictionary=[name for name in DICTIONARY_COLUMNS if name in kept.column_names],
+        )
+        size = sink.tell()
     # Minima and maxima remain valid bounds.
-    return msgspec.structs.replace(file, path=path, rows=kept.num_rows, size=(root / path).stat().st_size)
+    return msgspec.structs.replace(file, path=path, rows=kept.num_rows, size=size)

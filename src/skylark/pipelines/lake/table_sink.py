@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
@@ -35,10 +36,13 @@ from skylark.pipelines.lake.parquet_files import (
     table_schema,
 )
 from skylark.pipelines.lake.progress import CommitProgress, batch_progress, read_checkpoint
-from skylark.pipelines.lake.table_log import BatchName, TableLog, commit_batch, open_log
+from skylark.pipelines.lake.table_commit import commit_batch, open_log
+from skylark.pipelines.lake.table_log import BatchName, TableLog
+from skylark.pipelines.lake.table_reader import FileChoice, TableReader, schema_of
 from skylark.pipelines.options import BYTES, COUNT, TEXT, OptionKind, choice, load, option
 from skylark.pipelines.schema import COLUMNS, arrow_schema
 from skylark.pipelines.sink import SPARKS_OWN
+from skylark.settings.object_store import check_uri, is_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +64,7 @@ class TableOptions:
     """Options of the sink."""
 
     table: str | None = option(
-        TEXT, None, "both", "The table's directory, mounted on every worker. Required."
+        TEXT, None, "both", "The table: a directory mounted on every worker, or s3://BUCKET/PATH. Required."
     )
     layout: str = option(choice("delta", "parquet"), "delta", "both", "A Delta table or Parquet files.")
     columns: tuple[str, ...] = option(NAMES, "", "both", "Columns to keep; default all.")
@@ -78,13 +82,25 @@ class TableOptions:
     job: str | None = option(TEXT, None, "stream", "What is run, recorded with each commit.")
     checkpoint_location: str | None = option(TEXT, None, "stream", "Set by Spark.")
     source: str | None = option(TEXT, None, "stream", "For ranges: the source's options, as JSON.")
+    topics: str | None = option(
+        TEXT, None, "batch", "Read: topics whose files are read, a regular expression."
+    )
+    first_day: str | None = option(TEXT, None, "batch", "Read: the first day whose files are read.")
+    last_day: str | None = option(TEXT, None, "batch", "Read: the last day whose files are read.")
 
     def __post_init__(self) -> None:
-        if not self.table or "://" in self.table:
-            raise SettingsError("table", f"invalid directory {self.table!r}; use a local path")
+        if not self.table:
+            raise SettingsError("table", "no table given; use a directory or s3://BUCKET/PATH")
+        if is_uri(self.table):
+            check_uri("table", self.table)
+            if self.dedup_keys is not None:
+                raise SettingsError(
+                    "dedup", f"not supported in an object store: {self.table}; use a directory"
+                )
 
     def log(self) -> TableLog:
-        return open_log(self.layout, Path(self.table or ""))
+        assert self.table is not None
+        return open_log(self.layout, self.table)
 
     def file_layout(self, columns: Sequence[str]) -> FileLayout:
         return FileLayout(
@@ -144,7 +160,7 @@ class _TableWriting:
         # Attempt numbers restart at 0 in every run; the run id keeps file names unique.
         place = f"{context.partitionId():04d}-{context.taskAttemptId()}"
         name = f"{self.run_id}-{batch_id:0{BATCH_ID_DIGITS}d}-{place}"
-        files = PartitionedFiles(self.options.log().written_root, name, self.layout)
+        files = PartitionedFiles(self.options.log().written, name, self.layout)
         try:
             for batch in self._messages(iterator) if self.has_ranges else iterator:
                 files.write(batch)
@@ -193,7 +209,7 @@ class _TableWriting:
         for message in messages:
             if isinstance(message, WrittenFiles) and not log.has(BatchName(query or message.query, number)):
                 for file in message.decoded():
-                    (log.written_root / file.path).unlink(missing_ok=True)
+                    log.written.delete(file.path)
 
 
 class TableStreamWriter(_TableWriting, DataSourceStreamArrowWriter):
@@ -217,11 +233,19 @@ class TableBatchWriter(_TableWriting, DataSourceArrowWriter):
 
 
 class TableSource(DataSource):
-    """Write-only; tables are read as Delta or Parquet."""
+    """Writes tables in batches and streams, and reads them in batches."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
+
+    def schema(self) -> StructType:
+        return schema_of(read_options(self.options).log())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        choice = FileChoice(options.topics, options.first_day, options.last_day)
+        return TableReader(options.log(), choice, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
