@@ -176,18 +176,25 @@ class _Columns:
 
     @cached_property
     def _value_and_rejects(self) -> tuple[pa.Array, Flags]:
-        bodies, faults = self._body_and_faults
-        if self._json is not None:
-            return self._json.decode(bodies, faults)
-        try:
-            return bodies.cast(pa.string()), faults
-        except pa.ArrowInvalid:
-            return _texts(bodies, faults)
+        return decode_bodies(*self._body_and_faults, self._json)
 
     def _rejects(self) -> pa.Array:
-        """Bodies that did not decode."""
-        rejected = self._value_and_rejects[1]
-        return pc.if_else(pa.array(rejected), self._body, pa.scalar(None, pa.binary()))
+        return rejected_bodies(self._body, self._value_and_rejects[1])
+
+
+def decode_bodies(bodies: pa.Array, faults: Flags, json: JsonBodies | None) -> tuple[pa.Array, Flags]:
+    """The column `value` of bodies, and flags of those that did not decode, `faults` included."""
+    if json is not None:
+        return json.decode(bodies, faults)
+    try:
+        return bodies.cast(pa.string()), faults
+    except pa.ArrowInvalid:
+        return _texts(bodies, faults)
+
+
+def rejected_bodies(bodies: pa.Array, rejected: Flags) -> pa.Array:
+    """The column `rejects`: bodies that did not decode."""
+    return pc.if_else(pa.array(rejected), bodies, pa.scalar(None, pa.binary()))
 
 
 def _rows(records: Records) -> Ints:

@@ -323,7 +323,7 @@ def _replay_reader(
         return lambda spark: job.read_archive(spark, table, topic, span)
     namesrv = None if stretch.store is not None else stretch.namesrv
     origin = OriginOptions(namesrv=namesrv, store=stretch.store)
-    source = job.source_input(spark_jobs.make_input(origin, topic), span)
+    source = job.source_input(spark_jobs.make_input(origin, topic, history=stretch.history), span)
     return source.read if spark_jobs.is_to_run(source, show) else None
 
 
@@ -348,7 +348,9 @@ def sql(
 
     Example: skylark spark sql "select tags, count(*) from orders group by tags" -n 127.0.0.1:9876 -t orders
     """
-    source = spark_jobs.make_input(stretch, topic, end=stretch.end) if topic else None
+    source = None
+    if topic:
+        source = spark_jobs.make_input(stretch, topic, end=stretch.end, history=stretch.history)
     if source is None and not archived:
         raise UsageError(
             "nothing to query; pass --topic with --namesrv or --store, or --archive NAME=delta:DIR"
@@ -397,7 +399,7 @@ def report(
 
     Example: skylark spark report -n 127.0.0.1:9876 -t orders --html orders.html
     """
-    source = spark_jobs.make_input(stretch, topic, end=stretch.end)
+    source = spark_jobs.make_input(stretch, topic, end=stretch.end, history=stretch.history)
     from skylark.pipelines.jobs import report as job  # noqa: PLC0415
 
     if unknown := [kind for kind in kinds or () if kind not in job.NAMES]:

@@ -71,6 +71,12 @@ FromOption = Annotated[
         " unless a zone is given), -10m, or milliseconds since 1970.",
     ),
 ]
+HistoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--history", metavar="TABLE", help="Archive of the topics, delta:DIR: read from it what it holds."
+    ),
+]
 ToOption = Annotated[
     str | None, typer.Option("--to", metavar="END", help="Before this time; in the forms of --from.")
 ]
@@ -144,9 +150,10 @@ class OriginOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StretchOptions(OriginOptions):
-    """A time range."""
+    """A time range, which may reach into an archive."""
 
     end: ToOption = None
+    history: HistoryOption = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +221,9 @@ def _need_extra() -> None:
         raise UsageError(f"{error}: install skylarkmq[spark]") from None
 
 
-def make_input(origin: OriginOptions, topic: str, *, end: str | None = None) -> Input:
+def make_input(
+    origin: OriginOptions, topic: str, *, end: str | None = None, history: str | None = None
+) -> Input:
     """What is read. Raises UsageError, SettingsError."""
     _need_extra()
     from skylark.pipelines.jobs.endpoints import Input  # noqa: PLC0415
@@ -222,7 +231,10 @@ def make_input(origin: OriginOptions, topic: str, *, end: str | None = None) -> 
     namesrv = origin.namesrv
     if origin.store is not None and namesrv == os.environ.get("NAMESRV_ADDR"):
         namesrv = None  # the variable is meant for other commands
-    return Input(namesrv=namesrv, store=origin.store, topic=topic, start=origin.start, end=end)
+    options = {"history": history} if history is not None else {}
+    return Input(
+        namesrv=namesrv, store=origin.store, topic=topic, start=origin.start, end=end, options=options
+    )
 
 
 def stream_input(stream: StreamOptions) -> Input:

@@ -63,14 +63,8 @@ class OffsetRange(NamedTuple):
         return msgspec.json.decode(data, type=OffsetRange)
 
 
-class MessageSource(Protocol):
-    """Operations that planner and tasks need. Not thread-safe."""
-
-    def topics(self) -> list[str]:
-        """Return all topics."""
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return a topic's readable queues. Raises NoRoute for an unknown topic."""
+class Positions(Protocol):
+    """Where queues begin and end, and where they are at a time."""
 
     def min_offsets(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         """The first retained offset of each queue."""
@@ -83,6 +77,16 @@ class MessageSource(Protocol):
 
     def group_offset(self, group: str, queue: MessageQueue) -> int | None:
         """A group's committed offset; None if there is none."""
+
+
+class MessageSource(Positions, Protocol):
+    """Operations that planner and tasks need. Not thread-safe."""
+
+    def topics(self) -> list[str]:
+        """Return all topics."""
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return a topic's readable queues. Raises NoRoute for an unknown topic."""
 
     def record_bytes(self, ranges: Sequence[OffsetRange]) -> list[float]:
         """Mean record size of each range, estimated from samples."""

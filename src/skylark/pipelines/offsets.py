@@ -16,7 +16,7 @@ import msgspec
 from skylark.errors import NoPermission, SettingsError
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from skylark.pipelines.message_source import MessageSource, queue_name
+from skylark.pipelines.message_source import MessageSource, Positions, queue_name
 from skylark.protocol.bodies import MessageQueue
 from skylark.quantities import parse_time_ms
 
@@ -106,7 +106,7 @@ def check_queues(position: Position, queues: Sequence[MessageQueue]) -> None:
 
 
 def resolve(
-    position: Position, origin: MessageSource, queues: Sequence[MessageQueue], group: str | None
+    position: Position, origin: Positions, queues: Sequence[MessageQueue], group: str | None
 ) -> Offsets:
     """Return the offsets of a position at this moment."""
     if position.time_ms is not None:

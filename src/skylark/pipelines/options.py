@@ -10,12 +10,14 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from skylark.errors import SettingsError
 from skylark.quantities import parse_bytes, parse_duration_ms, parse_rate
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.fields import check_address
+from skylark.settings.object_store import check_uri, is_uri
 from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 
 T = TypeVar("T")
@@ -53,7 +55,21 @@ def _parse_addresses(text: str) -> str:
     return text
 
 
+def _parse_table(text: str) -> str:
+    """Check `delta:DIR` or `parquet:DIR`; returns the text, a relative directory made absolute."""
+    kind, _, where = text.partition(":")
+    if kind not in ("delta", "parquet") or not where:
+        raise ValueError(f"invalid table {text!r}; use delta:DIR or parquet:DIR, DIR may be s3://BUCKET/PATH")
+    if not is_uri(where):
+        return f"{kind}:{Path(where).expanduser().absolute()}"
+    try:
+        return f"{kind}:{check_uri('table', where)}"
+    except SettingsError as error:
+        raise ValueError(error.reason) from None
+
+
 TEXT = OptionKind("text", str)
+TABLE = OptionKind("table", _parse_table)
 ADDRESSES = OptionKind("text", _parse_addresses)
 FLAG = OptionKind("boolean", _parse_flag)
 COUNT = OptionKind("count", _parse_count)
@@ -172,6 +188,13 @@ class SourceOptions:
     broker_name: str = option(TEXT, "store", "both", "With `path`: the value of the column `brokerName`.")
     topic: str | None = option(
         TEXT, None, "both", "Topics, separated by commas; each a name or a regular expression. Required."
+    )
+    history: str | None = option(
+        TABLE,
+        None,
+        "both",
+        "Table of `skylark spark archive`, such as `delta:s3://lake/raw`: what it holds is read from it, "
+        "what is newer from the log.",
     )
     assign: str | None = option(
         TEXT,
@@ -309,6 +332,8 @@ class SourceOptions:
             raise SettingsError(
                 "topic", "no topic given; use a name, several separated by commas, or a pattern"
             )
+        if self.history is not None and (self.sql92 is not None or self.mode != "rows"):
+            raise SettingsError("history", "not supported with sql92 and mode=ranges; filter the DataFrame")
         if self.path is not None and self.sql92 is not None:
             raise SettingsError("sql92", "not supported with path; use tags, or filter the DataFrame")
         if self.tags is not None and self.sql92 is not None:

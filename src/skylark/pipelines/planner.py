@@ -15,16 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from skylark.arrow.columns import VALUE
+from skylark.arrow.columns import BODY_TEXT, REJECTS, VALUE
 from skylark.arrow.json_bodies import JsonBodies
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
 from skylark.pipelines.broker_source import BrokerSource
-from skylark.pipelines.message_source import LossPolicy, MessageSource, OffsetRange, clamped
+from skylark.pipelines.message_source import LossPolicy, MessageSource, OffsetRange, Positions, clamped
 from skylark.pipelines.offsets import (
     Offsets,
     assigned,
@@ -36,9 +39,19 @@ from skylark.pipelines.offsets import (
 )
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.pushdown import Restrictions
-from skylark.pipelines.schema import RANGE_COLUMNS, arrow_schema, columns_schema, spark_schema, table_columns
+from skylark.pipelines.schema import (
+    COLUMNS,
+    RANGE_COLUMNS,
+    arrow_schema,
+    columns_schema,
+    spark_schema,
+    table_columns,
+)
 from skylark.pipelines.store_source import StoreSource
 from skylark.protocol.bodies import MessageQueue
+
+if TYPE_CHECKING:
+    from skylark.pipelines.history import History, HistoryTask
 
 TASK_BYTES = 64 << 20
 """Bytes that justify another task: starting one costs about 60 ms of a slot."""
@@ -230,6 +243,13 @@ class Planner:
     def __init__(self, options: SourceOptions, restrictions: Restrictions | None = None) -> None:
         self.options = options
         self.origin: MessageSource = open_source(options)
+        self.history: History | None = None
+        self._positions: Positions = self.origin
+        if options.history is not None:
+            from skylark.pipelines.history import History, LongMemory  # noqa: PLC0415  slow to import
+
+            self.history = History(*options.history.split(":", 1))
+            self._positions = LongMemory(self.origin, self.history)
         self._restrictions = restrictions or Restrictions()
         self._queues: list[MessageQueue] = []
         self._queues_at: float | None = None
@@ -284,17 +304,35 @@ class Planner:
             check_queues(position, queues)
         except ValueError as error:
             raise SettingsError(name, str(error)) from None
-        return resolve(position, self.origin, queues, self.options.group_id)
+        return resolve(position, self._positions, queues, self.options.group_id)
 
     def highs(self) -> Offsets:
         """The current end offset of every queue."""
         return self.origin.max_offsets(self.queues())
 
     def batch_ranges(self) -> list[OffsetRange]:
-        """The ranges of a batch query."""
-        ranges = ranges_between(self.starting("earliest"), self.ending())
-        ranges = self.still_there(ranges, LossPolicy(self.options))
-        return self._restrict(ranges)
+        """The ranges of a batch query in the log."""
+        return self.batch()[1]
+
+    def batch(self) -> tuple[list[OffsetRange], list[OffsetRange]]:
+        """The ranges of a batch query: what is read from the history's table, and what from the log."""
+        archived, rest = self.split(ranges_between(self.starting("earliest"), self.ending()))
+        archived = [self._restrictions.clip(item) for item in archived]
+        rest = self.still_there(rest, LossPolicy(self.options))
+        return [item for item in archived if item.messages > 0], self._restrict(rest)
+
+    def split(self, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange]]:
+        """Divide ranges into what is read from the history's table, and what from the log."""
+        if self.history is None:
+            return [], list(ranges)
+        from skylark.pipelines.history import split_at  # noqa: PLC0415  slow to import
+
+        archived, rest = split_at(ranges, self.history.ends)
+        lows = self.origin.min_offsets([item.queue for item in rest])
+        if any(item.from_offset < lows[item.queue] for item in rest):  # the archive may have gone on
+            self.history.refresh()
+            archived, rest = split_at(ranges, self.history.ends)
+        return archived, rest
 
     def still_there(self, ranges: Sequence[OffsetRange], losses: LossPolicy) -> list[OffsetRange]:
         """Drop expired offsets. Raises DataLost."""
@@ -303,7 +341,7 @@ class Planner:
     def from_beginning(self, ranges: Sequence[OffsetRange], start: Offsets) -> list[OffsetRange]:
         """Move the start of new queues to their first retained offset; that is not a loss."""
         new = [item.queue for item in ranges if item.queue not in start]
-        lows = self.origin.min_offsets(new) if new else {}
+        lows = self._positions.min_offsets(new) if new else {}
         moved = [
             item._replace(from_offset=max(item.from_offset, lows.get(item.queue, item.from_offset)))
             for item in ranges
@@ -326,8 +364,13 @@ class Planner:
         return self.origin.min_offsets(short) if short else {}
 
     def limited(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Limit ranges to one batch of a stream."""
+        """Limit ranges to one batch of a stream; one that reads the history's table reads nothing else."""
         options = self.options
+        archived, ranges = self.split(ranges)
+        if archived:
+            assert self.history is not None
+            rows_max = max(int(options.max_bytes_per_trigger / self.history.row_bytes), 1)
+            return limit_rows(archived, min(rows_max, options.max_rows_per_trigger or rows_max))
         if options.max_rows_per_trigger is not None:
             ranges = limit_rows(ranges, options.max_rows_per_trigger)
         rows = sum(item.messages for item in ranges)
@@ -361,20 +404,11 @@ class Planner:
         return tasks_of(ranges, sizes, limits)
 
     def rows(self, ranges: Sequence[OffsetRange]) -> list[RangeRow]:
-        sizes = self.record_bytes(ranges)
-        return [
-            RangeRow(
-                item.queue.topic,
-                item.queue.broker_name,
-                item.queue.queue_id,
-                item.from_offset,
-                item.to_offset,
-                item.messages,
-                round(item.messages * size),
-                item.to_bytes(),
-            )
-            for item, size in zip(ranges, sizes, strict=True)
-        ]
+        return [_row(item, size) for item, size in zip(ranges, self.record_bytes(ranges), strict=True)]
+
+    def archived_rows(self, ranges: Sequence[OffsetRange]) -> list[RangeRow]:
+        """As `rows`, for ranges of the history's table; their bytes are a guess."""
+        return [_row(item, 0.0 if self.history is None else self.history.row_bytes) for item in ranges]
 
     # --- Filters of a batch query ---
 
@@ -407,6 +441,19 @@ class Planner:
                 return None
             found += places
         return found or None  # the broker may have no index
+
+
+def _row(item: OffsetRange, record_bytes: float) -> RangeRow:
+    return RangeRow(
+        item.queue.topic,
+        item.queue.broker_name,
+        item.queue.queue_id,
+        item.from_offset,
+        item.to_offset,
+        item.messages,
+        round(item.messages * record_bytes),
+        item.to_bytes(),
+    )
 
 
 def _within(places: Sequence[OffsetRange], ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -452,6 +499,34 @@ def read_ranges(
         for records in origin.read(wanted, losses)
     )
     return join_small_batches(batches)
+
+
+def read_archived(
+    options: SourceOptions, task: HistoryTask, schema: pa.Schema, *, tags: frozenset[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a task from the history's table, as `read_ranges` does from the log."""
+    from skylark.arrow.decoder import as_text, decode_bodies, rejected_bodies  # noqa: PLC0415
+    from skylark.pipelines.history import read_history  # noqa: PLC0415
+    from skylark.pipelines.lake.file_store import open_files  # noqa: PLC0415
+
+    assert options.history is not None
+    settle_worker()
+    wanted = _wanted_tags(options, tags)
+    derived = [name for name in schema.names if name not in COLUMNS]
+    needed = [*(name for name in schema.names if name in COLUMNS), *(["body"] if derived else [])]
+    needed += ["tags"] if wanted is not None else []
+    json = JsonBodies(schema.field(VALUE).type) if options.decode == "json" and VALUE in derived else None
+    files = open_files(options.history.split(":", 1)[1])
+    for batch in read_history(files, task, list(dict.fromkeys(needed))):
+        if wanted is not None:
+            batch = batch.filter(pc.is_in(batch.column("tags"), pa.array(sorted(wanted), pa.string())))  # noqa: PLW2901
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        if derived:
+            bodies = columns["body"]
+            columns[BODY_TEXT] = as_text(bodies)
+            columns[VALUE], rejected = decode_bodies(bodies, np.zeros(len(bodies), np.bool_), json)
+            columns[REJECTS] = rejected_bodies(bodies, rejected)
+        yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def _wanted_tags(options: SourceOptions, tags: frozenset[str] | None) -> frozenset[str] | None:
@@ -503,8 +578,9 @@ def range_batch(rows: Sequence[RangeRow]) -> pa.RecordBatch:
 def plan(options: Mapping[str, str]) -> list[RangeRow]:
     """Plan a batch query without Spark. Raises SettingsError, RocketMQError."""
     planner = Planner(load(SourceOptions, options))
-    tasks = planner.tasks(planner.batch_ranges())
-    return planner.rows([item for task in tasks for item in task])
+    archived, ranges = planner.batch()
+    tasks = planner.tasks(ranges)
+    return planner.archived_rows(archived) + planner.rows([item for task in tasks for item in task])
 
 
 def read_range(options: Mapping[str, str], range: bytes, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

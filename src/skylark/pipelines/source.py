@@ -43,6 +43,7 @@ from skylark.pipelines.planner import (
     end_of,
     range_batch,
     ranges_between,
+    read_archived,
     read_ranges,
     sample_bodies,
 )
@@ -51,6 +52,8 @@ from skylark.pipelines.schema import COLUMNS, RANGE_COLUMNS, arrow_schema, check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from skylark.pipelines.history import HistoryTask
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,14 @@ class RangesPartition(InputPartition):
         super().__init__(None)
         self.ranges = ranges
         self.rows = rows
+
+
+class HistoryPartition(InputPartition):
+    """What one task reads from the history's table."""
+
+    def __init__(self, task: HistoryTask) -> None:
+        super().__init__(None)
+        self.task = task
 
 
 class RocketMQSource(DataSource):
@@ -156,15 +167,23 @@ class _Rows:
         self._tags: frozenset[str] | None = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, HistoryPartition):
+            return read_archived(self._options, partition.task, arrow_schema(self._schema), tags=self._tags)
         if not isinstance(partition, RangesPartition):
             return iter(())  # Spark's placeholder for no partitions
         if partition.rows is not None:
             return iter([range_batch(partition.rows)])
         return read_ranges(self._options, partition.ranges, arrow_schema(self._schema), tags=self._tags)
 
-    def _partitions(self, planner: Planner, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
+    def _partitions(
+        self, planner: Planner, archived: Sequence[OffsetRange], ranges: Sequence[OffsetRange]
+    ) -> list[InputPartition]:
         is_rows = self._options.mode == "rows"
-        return [
+        old: list[InputPartition] = []
+        if archived and planner.history is not None:
+            planner.history.check_columns(self._schema.fieldNames())
+            old += [HistoryPartition(task) for task in planner.history.tasks(archived)]
+        return old + [
             RangesPartition(task, None if is_rows else planner.rows(task)) for task in planner.tasks(ranges)
         ]
 
@@ -176,7 +195,7 @@ class BatchReader(_Rows, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = Planner(self._options, self._restrictions)
-        return self._partitions(planner, planner.batch_ranges())
+        return self._partitions(planner, *planner.batch())
 
 
 class PushingReader(BatchReader):
@@ -268,7 +287,9 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = from_nested(start)
         ranges = self.planner.from_beginning(ranges_between(begin, from_nested(end)), begin)
-        return self._partitions(self.planner, self.planner.still_there(ranges, LossPolicy(self._options)))
+        archived, rest = self.planner.split(ranges)
+        rest = self.planner.still_there(rest, LossPolicy(self._options))
+        return self._partitions(self.planner, archived, rest)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the group's offsets. Never raises: Spark's checkpoint is authoritative."""
