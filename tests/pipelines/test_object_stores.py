@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from skylark.pipelines.lake.delta_log import DeltaLog
-from skylark.pipelines.lake.file_store import open_files
+from skylark.pipelines.lake.location import open_files
 from skylark.pipelines.lake.progress import CommitProgress
 from skylark.pipelines.lake.table_commit import open_log
 from skylark.pipelines.lake.table_log import BatchName

@@ -507,7 +507,7 @@ def read_archived(
     """Yield the messages of a task from the history's table, as `read_ranges` does from the log."""
     from skylark.arrow.decoder import as_text, decode_bodies, rejected_bodies  # noqa: PLC0415
     from skylark.pipelines.history import read_history  # noqa: PLC0415
-    from skylark.pipelines.lake.file_store import open_files  # noqa: PLC0415
+    from skylark.pipelines.lake.location import open_files  # noqa: PLC0415
 
     assert options.history is not None
     settle_worker()

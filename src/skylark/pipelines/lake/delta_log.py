@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
 from skylark.errors import SettingsError
-from skylark.pipelines.lake.file_store import open_files
+from skylark.pipelines.lake.location import open_files
 from skylark.pipelines.lake.parquet_files import DATE, STATISTICS_COLUMNS, TableFile
 from skylark.pipelines.lake.progress import CommitProgress
 from skylark.pipelines.lake.table_log import COMPACT_BYTES, BatchName, TableTotals

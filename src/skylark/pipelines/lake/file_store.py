@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from skylark.atomic_file import write_file
-from skylark.settings.object_store import is_uri
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +102,3 @@ class DirectoryFiles:
 
     def delete(self, name: str) -> None:
         (self.root / name).unlink(missing_ok=True)
-
-
-def open_files(where: str | Path) -> FileStore:
-    """The files of a table's directory or address. Raises SettingsError."""
-    if not is_uri(str(where)):
-        return DirectoryFiles(Path(where))
-    from skylark.pipelines.lake.object_files import ObjectFiles  # noqa: PLC0415  needs the library obstore
-
-    return ObjectFiles(str(where))

@@ -9,7 +9,8 @@ import msgspec
 
 from skylark.pipelines.dedup import KEY_BYTES, SeenKeys
 from skylark.pipelines.lake.delta_log import DeltaLog
-from skylark.pipelines.lake.file_store import DirectoryFiles, FileStore, open_files
+from skylark.pipelines.lake.file_store import DirectoryFiles, FileStore
+from skylark.pipelines.lake.location import open_files
 from skylark.pipelines.lake.parquet_files import TableFile, without_rows
 from skylark.pipelines.lake.parquet_log import ParquetLog
 from skylark.pipelines.lake.progress import CommitProgress

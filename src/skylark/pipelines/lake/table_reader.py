@@ -14,7 +14,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from skylark.pipelines.lake.delta_log import DeltaLog, open_delta
-from skylark.pipelines.lake.file_store import FileStore, open_files
+from skylark.pipelines.lake.file_store import FileStore
+from skylark.pipelines.lake.location import open_files
 from skylark.pipelines.lake.parquet_files import DATE, TableFile
 from skylark.pipelines.lake.table_log import TableLog
 from skylark.pipelines.schema import COLUMNS, arrow_schema
