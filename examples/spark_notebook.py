@@ -65,7 +65,7 @@ spark.table("amounts").orderBy("tags").show()
 lake = parse_output(f"delta:{FOLDER.name}/lake")
 summary = archive(spark, source, lake, state=Path(FOLDER.name) / "state", once=True)
 print("archived:", summary.counts.written)
-read_delta(spark, lake.path).groupBy("dt", "tags").count().orderBy("tags").show()
+read_delta(spark, Path(lake.where)).groupBy("dt", "tags").count().orderBy("tags").show()
 
 # %% Stop the session and remove the files.
 spark.stop()

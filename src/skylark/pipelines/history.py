@@ -102,7 +102,7 @@ def history_tasks(
     return tasks
 
 
-class History:
+class TopicHistory:
     """A table of the archive, in a driver process. Not thread-safe."""
 
     def __init__(self, kind: str, where: str) -> None:
@@ -179,7 +179,7 @@ class History:
 class LongMemory:
     """The positions of a source whose queues begin in a table."""
 
-    def __init__(self, origin: MessageSource, history: History) -> None:
+    def __init__(self, origin: MessageSource, history: TopicHistory) -> None:
         self._origin = origin
         self._history = history
 

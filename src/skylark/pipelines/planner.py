@@ -51,7 +51,7 @@ from skylark.pipelines.store_source import StoreSource
 from skylark.protocol.bodies import MessageQueue
 
 if TYPE_CHECKING:
-    from skylark.pipelines.history import History, HistoryTask
+    from skylark.pipelines.history import HistoryTask, TopicHistory
 
 TASK_BYTES = 64 << 20
 """Bytes that justify another task: starting one costs about 60 ms of a slot."""
@@ -243,12 +243,12 @@ class Planner:
     def __init__(self, options: SourceOptions, restrictions: Restrictions | None = None) -> None:
         self.options = options
         self.origin: MessageSource = open_source(options)
-        self.history: History | None = None
+        self.history: TopicHistory | None = None
         self._positions: Positions = self.origin
         if options.history is not None:
-            from skylark.pipelines.history import History, LongMemory  # noqa: PLC0415  slow to import
+            from skylark.pipelines.history import LongMemory, TopicHistory  # noqa: PLC0415  slow to import
 
-            self.history = History(*options.history.split(":", 1))
+            self.history = TopicHistory(*options.history.split(":", 1))
             self._positions = LongMemory(self.origin, self.history)
         self._restrictions = restrictions or Restrictions()
         self._queues: list[MessageQueue] = []

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from skylark.errors import SettingsError
 from skylark.pipelines.history import (
-    History,
     LongMemory,
+    TopicHistory,
     history_tasks,
     may_hold,
     read_history,
@@ -103,7 +103,9 @@ def test_each_file_is_in_one_task() -> None:
     assert tasks[2].ranges == [OffsetRange(QUEUES[1], 7, 9)]
 
 
-def archive(where: Path, kind: str, rows: list[tuple[MessageQueue, int]], job: str = "archive") -> History:
+def archive(
+    where: Path, kind: str, rows: list[tuple[MessageQueue, int]], job: str = "archive"
+) -> TopicHistory:
     """A table with these messages, in two batches."""
     log = open_log(kind, where)
     layout = FileLayout(columns=NAMES, partition_by=("dt", "topic"), hive_names=kind == "parquet")
@@ -118,7 +120,7 @@ def archive(where: Path, kind: str, rows: list[tuple[MessageQueue, int]], job: s
         name = BatchName("q", number)
         progress = CommitProgress(name.application, number, job, to_nested(ends), "")
         log.add(name, files.finish(), progress)
-    return History(kind, str(where))
+    return TopicHistory(kind, str(where))
 
 
 ROWS = [(queue, at) for at in range(5, 15) for queue in QUEUES]
