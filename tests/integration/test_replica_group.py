@@ -15,11 +15,11 @@ from skylark.broker.broker import Broker
 from skylark.controller.controller import Controller
 from skylark.errors import BrokerError, ClientError, RocketMQError
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus
+from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerRuntimeInfo
 from skylark.protocol.requests.controller import ElectMaster
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
 from skylark.settings.controller import ControllerSettings
-from skylark.store.epochs import decode_epochs
+from skylark.store.epochs import EpochEntry, decode_epochs, encode_epochs
 from skylark.store.message_store import MessageStore
 from tests.support.broker import BrokerClient, broker_settings, consumer, running_name_server, until
 from tests.support.replica_group import (
@@ -93,6 +93,10 @@ async def test_the_first_broker_is_elected_and_the_second_follows_it(tmp_path: P
                 await send_code(client, b"refused")
             status = await client.ask(GetBrokerHaStatus())
             assert not status.master
+        async with BrokerClient(first.address) as client:
+            info = (await client.ask(GetBrokerRuntimeInfo())).table
+        assert (info["replicationEpoch"], info["replicationMembers"]) == ("1", "1 2")
+        assert info["replicationLapsed"] == "false"
         for directory in ("a", "b"):
             file = tmp_path / directory / "epochFileCheckpoint"
             assert [tuple(entry) for entry in decode_epochs(file.read_bytes()).entries] == [(1, 0)]
@@ -253,14 +257,72 @@ async def test_a_returning_masters_own_tail_is_cut(tmp_path: Path) -> None:
                 assert await bodies_of(second) == [b"1", b"2", b"3"]
 
 
+async def test_logs_that_part_within_an_epoch_are_found_by_their_bytes(tmp_path: Path) -> None:
+    """RocketMQ leaves out an epoch that begins where the last one did: both have the same epochs then."""
+    for name, bodies in (("a", (b"of a 1", b"of a 2")), ("b", (b"of b 1", b"of b 2", b"of b 3"))):
+        write_tail(tmp_path / name, *bodies)
+        (tmp_path / name / "epochFileCheckpoint").write_bytes(encode_epochs([EpochEntry(1, 0)]))
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "b", controller=controller.address) as master:
+            await until(lambda: is_master(master))
+            async with running_replica(tmp_path / "a", controller=controller.address) as slave:
+                await in_sync(master, slave)
+                await in_step(master, slave)
+                assert "2 records" in slave.role.slave.divergence
+                assert await bodies_of(master) == [b"of b 1", b"of b 2", b"of b 3"]
+
+
+async def test_a_controller_that_lost_its_state_continues_the_epochs_of_the_logs(tmp_path: Path) -> None:
+    write_tail(tmp_path / "a", b"1")
+    (tmp_path / "a" / "epochFileCheckpoint").write_bytes(encode_epochs([EpochEntry(7, 0)]))
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address) as broker:
+            await until(lambda: is_master(broker))
+            assert broker.role.epoch == 8
+
+
+async def test_a_lost_notice_is_made_up_for_by_asking(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller", notify_roles=False) as controller:
+        async with (
+            running_replica(tmp_path / "a", controller=controller.address) as first,
+            running_replica(tmp_path / "b", controller=controller.address) as second,
+        ):
+            master = await elected(first, second)
+            slave = second if master is first else first
+            await in_sync(master, slave)
+            await designate(controller, slave)
+            await until(lambda: not is_master(master))
+
+
+async def test_a_replica_outside_the_set_waits_for_one_inside(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address) as first:
+            await until(lambda: is_master(first))
+            async with running_replica(tmp_path / "b", controller=controller.address) as second:
+                await in_sync(first, second)
+            await until(lambda: sync_set(first) == {1})
+            await send_all(first, b"only the first has it")
+        async with running_replica(tmp_path / "b", controller=controller.address) as second:
+            assert second.membership is not None
+            await until(lambda: "2012" in second.membership.status.last_error)  # type: ignore[union-attr]
+            assert not is_master(second)
+            async with running_replica(tmp_path / "a", controller=controller.address) as first:
+                await until(lambda: is_master(first))
+                await in_sync(first, second)
+                assert await bodies_of(first) == [b"only the first has it"]
+
+
 # --- Leases ---
 
 
 async def test_a_master_without_controllers_is_fenced_only_if_it_is_alone(tmp_path: Path) -> None:
-    group = {"lease_ms": 300, "heartbeat_timeout_ms": 5000}
+    group = {"lease_ms": 300, "heartbeat_timeout_ms": 5000, "request_timeout_ms": 300}
     async with contextlib.AsyncExitStack() as life:
         controller = await life.enter_async_context(running_controller(tmp_path / "controller"))
-        async with running_replica(tmp_path / "a", controller=controller.address, group=group) as first:
+        settings = {"ack_timeout_ms": 500}
+        async with running_replica(
+            tmp_path / "a", controller=controller.address, group=group, settings=settings
+        ) as first:
             await until(lambda: is_master(first))
             async with running_replica(tmp_path / "b", controller=controller.address, group=group) as second:
                 await in_sync(first, second)
@@ -273,7 +335,7 @@ async def test_a_master_without_controllers_is_fenced_only_if_it_is_alone(tmp_pa
 
 
 async def test_a_lone_master_takes_no_messages_without_its_lease(tmp_path: Path) -> None:
-    group = {"lease_ms": 300, "heartbeat_timeout_ms": 5000}
+    group = {"lease_ms": 300, "heartbeat_timeout_ms": 5000, "request_timeout_ms": 300}
     async with contextlib.AsyncExitStack() as life:
         controller = await life.enter_async_context(running_controller(tmp_path / "controller"))
         async with running_replica(tmp_path / "a", controller=controller.address, group=group) as first:

@@ -155,6 +155,7 @@ class RuntimeInfo:
                 "replicationRole": self.role.kind.value,
                 "replicationLagSeconds": " ".join(f"{address}={lag_s}" for address, lag_s in lags.items()),
                 "replicationLastError": self.replication.last_error,
+                **self._of_group(),
             }
         slave = self.role.slave
         return {
@@ -168,6 +169,18 @@ class RuntimeInfo:
             "replicationMetadataTimestamp": str(slave.metadata_ms),
             "replicationLastError": slave.last_error,
             "replicationDivergence": slave.divergence,
+            **self._of_group(),
+        }
+
+    def _of_group(self) -> dict[str, str]:
+        """Only in controller mode."""
+        role = self.role
+        if role.lease is None:
+            return {}
+        return {
+            "replicationEpoch": str(role.epoch),
+            "replicationMembers": " ".join(map(str, self.replication.members)),
+            "replicationLapsed": str(not role.is_slave and role.is_lapsed).lower(),
         }
 
     def _rates(self) -> dict[str, str]:

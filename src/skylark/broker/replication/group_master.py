@@ -88,6 +88,15 @@ class GroupReplication(ReplicationMaster):
             self.state.refuse(proposal)
             self._confirm()
 
+    @property
+    def members(self) -> list[int]:
+        return [] if self.state is None else sorted(self.state.members)
+
+    def successors(self) -> list[int]:
+        """The other members that are connected, while this broker is the master."""
+        state = self.state
+        return [] if state is None else sorted(self._connected().keys() & state.members)
+
     def has_all(self, replica_id: int) -> bool:
         """Whether a replica has the whole log, and no send waits."""
         progress = self._replicas().get(replica_id)

@@ -169,6 +169,11 @@ class ReplicationMaster:
             if slave.acknowledged is not None
         ]
 
+    @property
+    def members(self) -> list[int]:
+        """The in-sync set, in controller mode on a master."""
+        return []
+
     def lags(self) -> list[tuple[str, int, float]]:
         """Return address and lag in bytes and seconds of each slave. Any thread."""
         now, appended = self._clock.monotonic(), self._store.appended_offset

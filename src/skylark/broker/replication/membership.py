@@ -105,11 +105,10 @@ class Membership:
 
     async def leave(self) -> None:
         """Let another member take over before the broker stops, if it is the master and there is one."""
-        state = self._replication.state
-        others = state.members - {state.own_id} if state is not None else frozenset()
-        if others:
+        successors = self._replication.successors()
+        if successors:
             try:
-                await self.hand_over(min(others))
+                await self.hand_over(successors[0])
             except (RocketMQError, OSError) as error:
                 log.warning("nobody takes over before the stop reason=%s", error)
 
