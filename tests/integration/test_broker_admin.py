@@ -212,7 +212,11 @@ def compare_configurations(text: str, captured: str) -> None:
         "registerNameServerPeriod", "traceTopicEnable", "transactionCheckInterval", "transactionCheckMax",
         "mappedFileSizeTimerLog",
     }  # fmt: skip
-    on_purpose = {"haTransferBatchSize", "inSyncReplicas"}
+    on_purpose = {
+        "allAckInSyncStateSet", "brokerHeartbeatInterval", "controllerHeartBeatTimeoutMills",
+        "enablePopBufferMerge", "haTransferBatchSize", "inSyncReplicas", "reviveInterval",
+        "sendHeartbeatTimeoutMillis", "syncBrokerMetadataPeriod",
+    }  # fmt: skip
     assert different <= of_the_machine | of_the_test | on_purpose
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -74,6 +75,10 @@ WAITING_STATUSES = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
+
+
+CHANGE_PAUSE_S = 0.1
+"""How long a refusal waits while another broker becomes the master."""
 
 
 class LoneSend(NamedTuple):
@@ -166,7 +171,10 @@ class SendPath:
         now_ms = self._clock.now_ms()
         refusal = self._refusal(now_ms)
         if refusal is not None:
-            self._refuse_all(peer, commands, refusal)
+            if self._role.is_changing:
+                self._refuse_later(peer, commands, refusal)
+            else:
+                self._refuse_all(peer, commands, refusal)
             return
         messages: list[PutMessage] = []
         sent: list[TypedCommand[Send]] = []
@@ -418,6 +426,17 @@ class SendPath:
         for command in commands:
             self._refuse(peer, command, error)
 
+    def _refuse_later(self, peer: Peer, commands: Sequence[TypedCommand[Send]], error: BrokerError) -> None:
+        """Refuse while the next master takes over: a client that tries again at once would find nobody."""
+        frames = [
+            self._refused(command.opaque, error.code, error.remark)
+            for command in commands
+            if not command.is_oneway
+        ]
+        if frames:
+            self._count(commands[0].code, error.code, peer.active_at, len(frames))
+            asyncio.get_running_loop().call_later(CHANGE_PAUSE_S, peer.write, *frames)
+
     def _refuse_empty(self, peer: Peer, command: TypedCommand[Send]) -> None:
         """Reply without the fields of a send, as RocketMQ does."""
         if not command.is_oneway:
@@ -431,7 +450,10 @@ class SendPath:
         now_ms = self._clock.now_ms()
         refusal = self._refusal(now_ms)
         if refusal is not None:
-            self._refuse_all(peer, commands, refusal)
+            if self._role.is_changing:
+                self._refuse_later(peer, commands, refusal)
+            else:
+                self._refuse_all(peer, commands, refusal)
             return
         self._send_batches(peer, commands, now_ms)
 

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from skylark.broker.error_replies import system_busy
-from skylark.broker.replication.lease import MasterLease
+from skylark.broker.replication.lease import NEVER, MasterLease
 from skylark.errors import BrokerError
 from skylark.settings import BrokerRole, BrokerSettings, ReplicationSettings
+
+CHANGE_S = 1.0
+"""A new master is usually registered within this time after the former one has stepped back."""
 
 
 @dataclass
@@ -67,6 +70,8 @@ class Role:
         """Set in controller mode."""
         self.is_alone = False
         """Whether this master acknowledges messages that no other member of its group has."""
+        self.demoted_at = NEVER
+        """When this broker was a master last, by the lease's clock."""
         self.is_paused = False
         """Whether this master hands over to another, and takes no messages meanwhile."""
 
@@ -91,6 +96,12 @@ class Role:
         another master do not.
         """
         return self.lease is not None and (self.is_paused or (self.is_alone and not self.lease.holds))
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether another broker takes over from this one, or has just done so."""
+        lease = self.lease
+        return lease is not None and (self.is_paused or lease.now() < self.demoted_at + CHANGE_S)
 
     def check_master(self, refuse: SlaveRefusal) -> None:
         """Raise the error of `refuse` on a slave, and on a master that may have been replaced."""

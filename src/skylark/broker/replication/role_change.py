@@ -149,6 +149,8 @@ class RoleChange:
         role.kind, role.broker_id, role.epoch = BrokerRole.SLAVE, own_id, epoch
         if role.lease is not None:
             role.lease.end()
+            if was_master:
+                role.demoted_at = role.lease.now()
         self._replication.follow()
         await self.stop()
         if was_master:
