@@ -34,10 +34,15 @@ def signed(opaque: int, credentials: Credentials = ROOT, *, oneway: bool = False
     return frame(command, opaque)
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["first", "known"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_signed_sends_of_a_read_are_one_batch(tmp_path: Path, loop: str) -> None:
+def test_signed_sends_of_a_read_are_one_batch(tmp_path: Path, loop: str, is_known: bool) -> None:
     async def scenario() -> None:
         async with running(guard=gate(tmp_path)) as rig, raw_client(rig.port) as client:
+            if is_known:  # sends of a known user are decoded into their type at once
+                await client.send(signed(COUNT))
+                assert (await client.receive()).code == ResponseCode.SUCCESS
+                rig.batches.clear()
             wrong = Credentials("root", "wrong")
             bad = {3, 11}
             frames = [signed(opaque, wrong if opaque in bad else ROOT) for opaque in range(COUNT)]
