@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import secrets
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
@@ -40,6 +43,18 @@ if TYPE_CHECKING:
     from skylark.settings.loader import LoadedSettings
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
+CONSOLE_PORT = 8088
+CONSOLE_STOP_S = 5.0
+Brokers = Annotated[
+    int, typer.Option("--brokers", metavar="N", help="Number of broker processes, ports 10 apart.")
+]
+Secure = Annotated[
+    bool, typer.Option("--secure", help="Only TLS and only users; makes certificates and an administrator.")
+]
+Console = Annotated[
+    bool, typer.Option("--console", help="Also serve the web console, in a process of its own.")
+]
+ConsolePort = Annotated[int, typer.Option("--console-port", min=0, max=PORT_MAX, help="0: any free port.")]
 
 
 def serve(
@@ -51,13 +66,10 @@ def serve(
         int | None,
         typer.Option("--broker-port", min=0, max=PORT_MAX, help="10911 by default; 0: any free port."),
     ] = None,
-    brokers: Annotated[
-        int, typer.Option("--brokers", metavar="N", help="Number of broker processes, ports 10 apart.")
-    ] = 1,
-    secure: Annotated[
-        bool,
-        typer.Option("--secure", help="Only TLS and only users; makes certificates and an administrator."),
-    ] = False,
+    brokers: Brokers = 1,
+    secure: Secure = False,
+    console: Console = False,
+    console_port: ConsolePort = CONSOLE_PORT,
     flush: Flush = None,
     bind: Bind = None,
     advertise: Advertise = None,
@@ -97,21 +109,57 @@ def serve(
         settings = trial.applied(settings)
     name_server = _name_server_settings(settings, name_server_port)
     check_layout(settings.store.path, brokers)
-    say_next = _say_next if trial is None else trial.say_next
-    if brokers == 1:
-        _serve_one(name_server, settings, started, say_next, GrpcFront(grpc_port))
-        return
+    say = _say_next if trial is None else trial.say_next
+    with console_beside(say, console_port if console else None, trial) as say_next:
+        if brokers == 1:
+            _serve_one(name_server, settings, started, say_next, GrpcFront(grpc_port))
+            return
 
-    def ready(namesrv: str) -> None:
-        say_ready(started, f"name server on {namesrv}, {brokers} brokers")
+        def ready(namesrv: str) -> None:
+            say_ready(started, f"name server on {namesrv}, {brokers} brokers")
+            say_next(namesrv)
+
+        for_all = [*_shared(sets), *("=".join(pair) for pair in (trial.sets() if trial else {}).items())]
+        more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=for_all)
+        more += ["--grpc-port", OFF, *server_process.log_flags(log_format, log_levels)]
+        server_process.run(
+            lambda stopping: serve_processes(
+                name_server, settings, brokers, more, typer.echo, ready, stopping
+            )
+        )
+
+
+@contextlib.contextmanager
+def console_beside(
+    say_next: Callable[[str], None], port: int | None, trial: SecureTrial | None
+) -> Iterator[Callable[[str], None]]:
+    """What to call when the servers are ready. With a port it starts the console, which ends with them.
+
+    A process of its own, so that pages never wait on a broker's loop, nor it on them.
+    """
+    import subprocess  # noqa: PLC0415 - only with --console
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(namesrv: str) -> None:
         say_next(namesrv)
+        words = [sys.executable, "-m", "skylark", "console", "--namesrv", namesrv, "--port", str(port)]
+        environment = dict(os.environ)
+        if trial is not None:
+            words.append("--login")
+            environment |= {"SKYLARK_TLS_ENABLED": "true", "SKYLARK_TLS_TRUSTED": str(trial.authority)}
+        started.append(subprocess.Popen(words, env=environment))  # noqa: S603 - ourselves
 
-    for_all = [*_shared(sets), *("=".join(pair) for pair in (trial.sets() if trial else {}).items())]
-    more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=for_all)
-    more += ["--grpc-port", OFF, *server_process.log_flags(log_format, log_levels)]
-    server_process.run(
-        lambda stopping: serve_processes(name_server, settings, brokers, more, typer.echo, ready, stopping)
-    )
+    try:
+        yield say_next if port is None else start
+    finally:
+        for process in started:
+            process.terminate()
+            try:
+                process.wait(CONSOLE_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @dataclass(frozen=True)

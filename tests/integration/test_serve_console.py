@@ -1,0 +1,41 @@
+"""`skylark serve --console`: the console in a process beside the servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 60
+
+
+def test_the_console_is_served_beside_the_broker_and_ends_with_it(tmp_path: Path) -> None:
+    words = ["serve", "--data", str(tmp_path / "data"), "--namesrv-port", "0", "--broker-port", "0"]
+    words += ["--console", "--console-port", "0", "--grpc-port", "off"]
+    words += ["--set", "metricsPromExporterPort=0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skylark", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    link = ""
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(r"console on (http://127\.0\.0\.1:\d+/)", line):
+                link = found[1]
+                break
+        with urllib.request.urlopen(link, timeout=TIMEOUT_S) as page:  # noqa: S310
+            assert b"<h1>Overview</h1>" in page.read()
+    finally:
+        process.terminate()
+        process.communicate(timeout=TIMEOUT_S)  # ends when the console, which writes there, too, has ended
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(link, timeout=TIMEOUT_S)  # noqa: S310
