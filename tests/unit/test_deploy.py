@@ -86,6 +86,11 @@ def test_every_metric_asked_for_is_exported_with_the_labels_asked_for(question: 
         assert {label.strip() for label in labels.split(",")} <= set.union(*map(labels_of, asked))
 
 
+def test_the_page_on_clusters_tells_every_metric_of_controllers() -> None:
+    page = (ROOT / "docs" / "howto" / "run-a-cluster.md").read_text()
+    assert set(re.findall(r"^\| `(\w+_controller_\w+)` \|", page, re.MULTILINE)) == CONTROLLER_METRICS.keys()
+
+
 def test_rates_are_taken_of_counters_alone() -> None:
     for question in questions():
         for name in re.findall(r"(?:rate|increase)\((\w+)", question):
