@@ -19,7 +19,7 @@ from tests.support.signals import heeded
 # Seeds whose plans hold what matters most to the mode, and all kinds of faults together; about three minutes.
 RUNS = {
     "async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "failover": 1,
-    "delay": 165,
+    "delay": 165, "pop": 165,
 }  # fmt: skip
 MINUTES = dict.fromkeys(RUNS, 0.5) | {"failover": 2.0}
 TIMEOUT_S = 400
@@ -55,6 +55,16 @@ def test_masters_that_a_controller_chooses_lose_nothing_in_twenty_seconds() -> N
     assert {"kill-elected", "cut-both", "kill-controller"} <= {fault["name"] for fault in report["faults"]}
     assert report["verdict"]["acknowledged"] > 100
     assert report["verdict"]["faults"]["two masters in an epoch"]["count"] == 0
+
+
+@pytest.mark.nightly
+def test_nothing_popped_is_lost_in_a_quarter_of_a_minute() -> None:
+    """Among others members are killed between receipt and acknowledgement, and brokers in between."""
+    done = torture("--mode", "pop", "--seed", "165", "--minutes", "0.25", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [report] = json.loads(done.stdout)
+    assert report["clean"]
+    assert report["verdict"]["acknowledged"] > 100
 
 
 @pytest.mark.nightly

@@ -55,7 +55,7 @@ def torture(
         typer.Option(
             "--mode",
             "-m",
-            help="async, sync, sync-master, transactions, orderly, failover or delay; "
+            help="async, sync, sync-master, transactions, orderly, failover, delay or pop; "
             "repeatable; default: all in turn.",
         ),
     ] = None,

@@ -18,9 +18,16 @@ from pathlib import Path
 import msgspec
 
 from skylark.client.consumer.push_consumer import AsyncPushConsumer
+from skylark.client.consumer.simple_consumer import AsyncSimpleConsumer
 from skylark.client.received_message import ReceivedMessage
 from skylark.errors import RocketMQError
-from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
+from skylark.model.names import NO_RETRY
+from skylark.settings.client import (
+    ClientSettings,
+    ConsumeFrom,
+    PushConsumerSettings,
+    SimpleConsumerSettings,
+)
 from skylark.torture.child import Journal, Knob
 from skylark.torture.history import BrokerQueue, QueuePosition, Receipt, number_in, receipt_line
 
@@ -37,6 +44,11 @@ SETTINGS = PushConsumerSettings(
     lock_expiry_ms=3000,
 )
 
+# Messages of a killed member come again while the run lasts.
+POP_SETTINGS = SimpleConsumerSettings(
+    consume_from=ConsumeFrom.FIRST_OFFSET, invisible_ms=8000, wait_ms=1000, attempts_max=1000
+)
+
 
 class MemberTask(msgspec.Struct, frozen=True, kw_only=True):
     """The task of a consumer process."""
@@ -49,6 +61,7 @@ class MemberTask(msgspec.Struct, frozen=True, kw_only=True):
     slowness: str
     """File of a knob: milliseconds that it takes for each batch."""
     orderly: bool = False
+    popping: bool = False
 
 
 async def consume(task: MemberTask) -> None:
@@ -82,20 +95,51 @@ async def consume(task: MemberTask) -> None:
             await asyncio.sleep(START_PAUSE_S)
 
 
+async def pop(task: MemberTask) -> None:
+    """Receive and acknowledge until SIGTERM. Raises OSError."""
+    journal, slowness = Journal(Path(task.journal)), Knob(Path(task.slowness))
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    consumer = AsyncSimpleConsumer(
+        task.group,
+        namesrv=task.namesrv,
+        settings=POP_SETTINGS,
+        client=ClientSettings(
+            instance_name=f"member-{os.getpid()}", heartbeat_interval_ms=3000, route_refresh_interval_ms=3000
+        ),
+    )
+    consumer.subscribe(task.topic)
+    async with consumer:
+        while not stopped.is_set():
+            try:
+                messages = await consumer.receive()
+                journal.write(b"".join(_lines(task, messages, time.monotonic_ns())))
+                if slowness.value:
+                    await asyncio.sleep(slowness.value / 1000)
+                await consumer.ack(*messages)
+            except RocketMQError as error:
+                log.warning("receive or acknowledgement failed, retrying reason=%s", error)
+                await asyncio.sleep(START_PAUSE_S)
+
+
 def _lines(task: MemberTask, messages: Sequence[ReceivedMessage], now_ns: int) -> Iterator[bytes]:
     for message in messages:
         number = number_in(task.run, message.body)
         if number is None:
             continue
         broker = message.broker_name
-        if message.queue.topic != task.topic:  # retries are in a queue with its own offsets
+        # Retries are in a queue with its own offsets.
+        if message.queue.topic != task.topic:
             broker += f"/{message.queue.topic}"
+        elif message.handle is not None and message.handle.retry != NO_RETRY:
+            broker += f"/retry-{message.handle.retry}"
         place = QueuePosition(BrokerQueue(broker, message.queue_id), message.queue_offset)
         yield receipt_line(Receipt(number, place, now_ns, ""))
 
 
 def main(text: str) -> None:
-    asyncio.run(consume(msgspec.json.decode(text, type=MemberTask)))
+    task = msgspec.json.decode(text, type=MemberTask)
+    asyncio.run(pop(task) if task.popping else consume(task))
 
 
 if __name__ == "__main__":

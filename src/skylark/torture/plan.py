@@ -33,6 +33,7 @@ class Mode:
     ordered: bool = False
     delayed: bool = False
     transactions: bool = False
+    popping: bool = False
     with_slaves: bool = False
     with_controller: bool = False
     """Two replicas of each broker, of which a controller chooses the master."""
@@ -57,6 +58,8 @@ MODES = {
     ),
     # Delays depend on the wall clock: a jump would end them early.
     "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),
+    # So do invisible times.
+    "pop": Mode(popping=True, server_faults=WITHOUT_CLOCK),
 }
 
 PAUSE_S = (1.0, 4.0)

@@ -159,6 +159,7 @@ class Torture:
             journal=str(self._journal(name)),
             slowness=str(slowness.file),
             orderly=self._mode.ordered,
+            popping=self._mode.popping,
         )
         return self._process(name, "member", msgspec.json.encode(task).decode())
 
