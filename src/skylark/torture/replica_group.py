@@ -68,11 +68,12 @@ class ReplicaGroup(BrokerPair):
         self.name = name
         self.master: ReplicaNode = ReplicaNode(f"{name}-0", name, settings, controller_port)
         self.slave: ReplicaNode = ReplicaNode(f"{name}-1", name, settings, controller_port)
+        self._seeing = asyncio.Lock()
 
     async def see_roles(self) -> None:
         """Find out who is the master now. Keeps what is known if nobody says that it is."""
         client = ClientSettings(instance_name=f"roles-{self.name}")
-        async with AsyncAdmin(namesrv=self.master.address, client=client) as admin:
+        async with self._seeing, AsyncAdmin(namesrv=self.master.address, client=client) as admin:
             for node, other in ((self.master, self.slave), (self.slave, self.master)):
                 try:
                     async with asyncio.timeout(ASK_TIMEOUT_S):
