@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import hashlib
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -544,3 +546,28 @@ async def test_receive_refuses_what_it_cannot_do(rig: Rig) -> None:
         assert (status.code, messages) == (code, []), changes
     status, _ = await rig.client.receive("absent", "G")
     assert status.code == Code.TOPIC_NOT_FOUND
+
+
+# --- As Apache's proxy ---
+
+
+async def test_settings_are_completed_as_by_apaches_proxy(rig: Rig, golden: Path) -> None:
+    compared = 0
+    for name in ("java-normal", "java-transaction", "python-normal"):
+        lines = gzip.decompress((golden / "grpc" / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
+        recorded = [json.loads(line) for line in lines]
+        asked: dict[int, Any] = {}
+        for line in recorded:
+            if line["method"] != "Telemetry" or "settings" not in line["message"]:
+                continue
+            command = v2.TelemetryCommand.FromString(bytes.fromhex(line["hex"]))
+            if line["side"] == "client":
+                asked[line["call"]] = command.settings
+            elif (settings := asked.pop(line["call"], None)) is not None:
+                async with GrpcTestClient(rig.proxy.address) as client, client.telemetry(settings) as stream:
+                    for each in (stream.settings, command.settings):
+                        if each.HasField("subscription"):  # Apache leaves that of a new group as it is
+                            each.subscription.ClearField("long_polling_timeout")
+                    assert str(stream.settings).splitlines() == str(command.settings).splitlines()
+                compared += 1
+    assert compared >= 6

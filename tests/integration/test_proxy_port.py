@@ -15,6 +15,7 @@ import pytest
 
 from skylark.auth.model import Acl, AclEntry, Action, User, group, topic
 from skylark.auth.store import AuthStore
+from skylark.errors import BrokerError
 from skylark.processes import PortReservation
 from skylark.proxy.proxy import GrpcProxy
 from skylark.proxy.schema import Code, v2
@@ -144,7 +145,7 @@ def users() -> AuthStore:
 async def test_calls_need_a_signature_and_the_rights_of_its_user(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as (name_server, _):
         proxy = GrpcProxy(
-            ProxySettings(port=0), ClientSettings(name_servers=name_server.address), auth=AUTH, users=users()
+            ProxySettings(port=0, auth=AUTH), ClientSettings(name_servers=name_server.address), users=users()
         )
         await proxy.start()
         try:
@@ -199,3 +200,23 @@ async def test_processes_share_a_port(tmp_path: Path) -> None:
         finally:
             process.terminate()
             assert await process.wait() == 0
+
+
+async def test_proxy_by_itself_has_the_users_of_a_broker(tmp_path: Path) -> None:
+    inner = '{"accessKey":"root","secretKey":"secret"}'
+    auth = AuthSettings(enabled=True, authorization=True, first_user=AUTH.first_user, inner_credentials=inner)
+    async with running_cluster(tmp_path, auth=auth) as (name_server, broker):
+        root = ClientSettings(name_servers=name_server.address, access_key="root", secret_key=SECRET)
+        proxy = GrpcProxy(ProxySettings(port=0, auth=AUTH), root)
+        await proxy.start()
+        try:
+            assert proxy._user_copy is not None
+            broker.access.store.replace(users().users(), users().acls())
+            await proxy._user_copy.refresh()
+            await _check_rights(proxy)
+        finally:
+            await proxy.stop()
+        nobody = ClientSettings(name_servers=name_server.address)
+        refused = GrpcProxy(ProxySettings(port=0, auth=AUTH), nobody)
+        with pytest.raises(BrokerError):
+            await refused.start()

@@ -11,11 +11,13 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from skylark.cli.errors import UsageError
+from skylark.cli.grpc_front import GrpcFront
 from skylark.namesrv.server import NameServer
 from skylark.settings import BrokerSettings, NameServerSettings
 from skylark.stop_signal import StopSignal
@@ -150,8 +152,9 @@ async def serve_processes(
     say: Say,
     on_ready: Callable[[str], None],
     on_stop: Callable[[signal.Signals], None] = lambda number: None,
+    front: GrpcFront | None = None,
 ) -> None:
-    """Run a name server and broker processes until SIGTERM or SIGINT. Main thread only.
+    """Run a name server, broker processes and a gRPC port until SIGTERM or SIGINT. Main thread only.
 
     Raises UsageError, OSError.
     """
@@ -161,15 +164,24 @@ async def serve_processes(
     await name_server.start()
     try:
         commands = broker_commands(count, settings, name_server.address, more)
-        await watch_processes(commands, say, lambda: on_ready(name_server.address), on_stop)
+        cluster = replace(settings, name_servers=name_server.address)
+
+        async def ready() -> None:
+            on_ready(name_server.address)
+            if front is not None:
+                await front.start_at(cluster, None)
+
+        await watch_processes(commands, say, ready, on_stop)
     finally:
+        if front is not None:
+            await front.stop()
         await name_server.stop()
 
 
 async def watch_processes(
     commands: Mapping[str, Sequence[str]],
     say: Say,
-    on_ready: Callable[[], None],
+    on_ready: Callable[[], Awaitable[None]],
     on_stop: Callable[[signal.Signals], None],
 ) -> None:
     """Run processes, restarted when they exit, until SIGTERM or SIGINT. Main thread only.
@@ -183,7 +195,7 @@ async def watch_processes(
         try:
             await _until_ready(servers, [ending, *watching], say)
             if not ending.done():
-                on_ready()
+                await on_ready()
                 await _first([ending, *watching])
             if ending.done():
                 on_stop(ending.result())

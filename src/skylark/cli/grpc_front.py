@@ -11,8 +11,10 @@ import typer
 
 from skylark.cli.errors import UsageError
 from skylark.cli.server_process import PORT_MAX
+from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
+    from skylark.auth.store import AuthStore
     from skylark.broker.broker import Broker
     from skylark.proxy.proxy import GrpcProxy
     from skylark.settings import BrokerSettings
@@ -73,27 +75,33 @@ class GrpcFront:
             check_installed()
 
     async def start(self, broker: Broker) -> None:
-        """Listen, and say where, or why not."""
-        settings = broker.live.current
+        """Listen beside a broker, with its users, and say where, or why not."""
+        await self.start_at(broker.live.current, broker.access.store)
+
+    async def start_at(self, settings: BrokerSettings, users: AuthStore | None) -> None:
+        """Listen before the cluster of these settings, and say where, or why not.
+
+        Without `users` those of the brokers count.
+        """
         if self._port is None or not is_installed():
             return
         if not settings.name_servers:
             if self._is_asked_for:
                 typer.echo("no gRPC port: it needs a name server; pass --namesrv")
             return
-        from skylark.proxy.proxy import GrpcProxy  # noqa: PLC0415 - takes a while, and the broker serves already
+        from skylark.proxy.proxy import GrpcProxy  # noqa: PLC0415 - slow, the broker serves already
         from skylark.settings.loader import load_settings  # noqa: PLC0415
         from skylark.settings.proxy import ProxySettings  # noqa: PLC0415
 
         loaded = load_settings(ProxySettings, environment=os.environ, prefix=PROXY_PREFIX)
-        own = replace(loaded.settings, host=settings.host, port=self._port)
+        own = replace(loaded.settings, host=settings.host, port=self._port, auth=settings.auth)
         if not any(name.startswith("tls.") for name in loaded.origins):
             own = replace(own, tls=settings.tls)
-        proxy = GrpcProxy(own, cluster_settings(settings), auth=settings.auth, users=broker.access.store)
+        proxy = GrpcProxy(own, cluster_settings(settings), users=users)
         try:
             await proxy.start()
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+        except (OSError, RocketMQError) as error:
+            reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
             typer.echo(
                 f"no gRPC port: {settings.host}:{self._port} cannot be used ({reason}), so RocketMQ 5 "
                 "clients are not served; pass --grpc-port PORT, or --grpc-port off"

@@ -108,7 +108,7 @@ def _run_processes(settings: ProxySettings, processes: int, more: list[str], sta
     command = [sys.executable, "-m", "skylark", "proxy", "--share-port", *flags, *more]
     commands = {f"proxy-{number}": command for number in range(1, processes + 1)}
 
-    def ready() -> None:
+    async def ready() -> None:
         say_ready(started, f"{processes} gRPC proxies on {settings.host}:{settings.port}")
 
     server_process.run(lambda stopping: watch_processes(commands, typer.echo, ready, stopping))

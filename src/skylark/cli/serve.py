@@ -122,11 +122,8 @@ def serve(
         for_all = [*_shared(sets), *("=".join(pair) for pair in (trial.sets() if trial else {}).items())]
         more = _shared_flags(flush=flush, bind=bind, advertise=advertise, config=config, sets=for_all)
         more += ["--grpc-port", OFF, *server_process.log_flags(log_format, log_levels)]
-        server_process.run(
-            lambda stopping: serve_processes(
-                name_server, settings, brokers, more, typer.echo, ready, stopping
-            )
-        )
+        arguments = (name_server, settings, brokers, more, typer.echo, ready)
+        server_process.run(lambda stopping: serve_processes(*arguments, stopping, GrpcFront(grpc_port)))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,13 +12,20 @@ from typing import Any
 from skylark.auth import model
 from skylark.auth.gate import Throttle
 from skylark.auth.model import Action, NeededAccess, User
-from skylark.auth.store import AuthStore
+from skylark.auth.store import AuthStore, acl_of, user_of
 from skylark.clock import Clock
+from skylark.errors import RocketMQError, SettingsError
+from skylark.protocol.requests.admin import AuthListAcl, AuthListUser
 from skylark.proxy.call import AUTHORIZATION, DATE_TIME, Call
+from skylark.proxy.cluster import Cluster
 from skylark.proxy.schema import ClientType, Code
 from skylark.proxy.status import CallRefused
 from skylark.settings.auth import AuthSettings
 
+log = logging.getLogger(__name__)
+
+USERS_MS = 5000
+"""How late a change of users takes effect in a proxy with copied ones."""
 CREDENTIAL = "Credential"
 SIGNATURE = "Signature"
 
@@ -145,3 +153,32 @@ class CallGate:
             self._throttle.failed(call.host, self._clock.monotonic())
             raise _refused("check signature failed.")
         return user
+
+
+class UserCopy:
+    """Copies users from the first broker of the cluster. The proxy's credentials must be a super user's."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.store = AuthStore()
+
+    async def load(self) -> None:
+        """Copy for the first time. Raises SettingsError, RemotingError, BrokerError."""
+        users = await self._cluster.call_any(AuthListUser()) or []
+        acls = await self._cluster.call_any(AuthListAcl()) or []
+        if not users or any(not user.password for user in users):
+            raise SettingsError(
+                "authenticationEnabled",
+                "the broker shows no users with secrets; give the proxy the credentials of a super user",
+            )
+        try:
+            self.store.replace(map(user_of, users), map(acl_of, acls))
+        except ValueError as error:
+            raise SettingsError("authenticationEnabled", f"an ACL is not understood: {error}") from None
+
+    async def refresh(self) -> None:
+        """Copy again; while that fails, the old users count."""
+        try:
+            await self.load()
+        except RocketMQError as error:
+            log.warning("users not refreshed error=%s", error)

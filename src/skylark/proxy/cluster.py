@@ -14,6 +14,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
 from skylark.protocol.requests.group import GetSubscriptionGroupConfig
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo
 from skylark.protocol.requests.topic import GetTopicConfig
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.link import Answer
@@ -158,6 +159,15 @@ class Cluster:
         address = self._session.routes.master(broker)
         wait_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
         return await self._session.call(address, request, timeout_ms=wait_s * 1000)
+
+    async def call_any(self, request: Request[T]) -> T:
+        """Call the first master of the cluster. Raises BrokerError, RemotingError, BrokerUnknown."""
+        table = (await self._session.call_name_server(GetBrokerClusterInfo())).broker_addr_table
+        masters = [table[name].broker_addrs.get(MASTER_ID) for name in sorted(table)]
+        address = next((each for each in masters if each), None)
+        if address is None:
+            raise BrokerUnknown("any")
+        return await self._session.call(address, request, timeout_ms=REQUEST_TIMEOUT_S * 1000)
 
     async def notify(self, broker: str, request: Request[Any]) -> None:
         """Send a one-way request to the master of a broker. Raises ConnectFailed, BrokerUnknown."""

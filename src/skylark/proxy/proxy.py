@@ -11,7 +11,7 @@ from signal import Signals
 from skylark.auth.store import AuthStore
 from skylark.clock import Clock, SystemClock
 from skylark.errors import SettingsError
-from skylark.proxy.access import CallGate
+from skylark.proxy.access import USERS_MS, CallGate, UserCopy
 from skylark.proxy.call_metrics import CallMetrics
 from skylark.proxy.client_calls import ClientCalls
 from skylark.proxy.clients import ClientTable
@@ -24,7 +24,6 @@ from skylark.proxy.send_calls import SendCalls
 from skylark.proxy.service import Service
 from skylark.remoting.address import join_address
 from skylark.remoting.tls import FILES_CHECK_MS, ServerTls
-from skylark.settings.auth import AuthSettings
 from skylark.settings.client import ClientSettings
 from skylark.settings.proxy import ProxySettings
 from skylark.settings.tls import TlsMode
@@ -46,12 +45,11 @@ class GrpcProxy:
         settings: ProxySettings,
         cluster: ClientSettings,
         *,
-        auth: AuthSettings | None = None,
         users: AuthStore | None = None,
         clock: Clock | None = None,
         shares_port: bool = False,
     ) -> None:
-        """`cluster` says how brokers are reached. With `auth` switched on, `users` may call.
+        """`cluster` says how brokers are reached. With authentication, `users` may call; None: a broker's.
 
         Other processes may listen on the same port with `shares_port`. Raises SettingsError.
         """
@@ -65,9 +63,12 @@ class GrpcProxy:
         self.clients = ClientTable(settings, self.cluster, self._tasks)
         self.renewals = Renewals(settings, self.cluster, self.clock)
         self.clients.on_gone = self.renewals.release
+        self._user_copy = UserCopy(self.cluster) if settings.auth.enabled and users is None else None
         gate = None
-        if auth is not None and auth.enabled and users is not None:
-            gate = CallGate(auth, users, self.clock)
+        if settings.auth.enabled:
+            store = users if self._user_copy is None else self._user_copy.store
+            assert store is not None
+            gate = CallGate(settings.auth, store, self.clock)
         service = Service(
             RouteCalls(settings, self.cluster),
             SendCalls(settings, self.cluster, self.clock),
@@ -84,11 +85,15 @@ class GrpcProxy:
         return join_address(self.settings.host, self.port)
 
     async def start(self) -> None:
-        """Listen. Raises OSError for a port that is taken, SettingsError."""
+        """Listen. Raises OSError for a port that is taken, SettingsError, RemotingError, BrokerError."""
         await self.cluster.start()
         try:
+            if self._user_copy is not None:
+                await self._user_copy.load()
+                self._tasks.every(USERS_MS, self._user_copy.refresh, "refresh users")
             self.port = await self._server.listen(shares_port=self._shares_port)
         except BaseException:
+            await self._tasks.close()
             await self.cluster.close()
             raise
         self.clients.start()

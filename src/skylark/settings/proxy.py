@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 
 from skylark.errors import SettingsError
+from skylark.settings.auth import AuthSettings
 from skylark.settings.fields import check_ranges, setting
 from skylark.settings.tls import ServerTlsSettings
 
@@ -17,6 +18,7 @@ class ProxySettings:
     """Address, behaviour and limits of a proxy for RocketMQ 5 clients."""
 
     tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
 
     host: str = setting("127.0.0.1", "bindAddress")
     port: int = setting(GRPC_PORT, "grpcServerPort", 0, 65_535)

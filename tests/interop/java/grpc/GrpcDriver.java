@@ -203,7 +203,8 @@ public final class GrpcDriver {
                 bodies.add(text(message));
             }
             check(bodies.equals(Set.of("committed", "checked")), "found " + bodies);
-            check(checked.equals(Set.of("checked")), "checked " + checked);
+            // Apache's broker may ask for a transaction that was just committed, too.
+            check(checked.contains("checked") && !checked.contains("rolled back"), "checked " + checked);
         }
     }
 
