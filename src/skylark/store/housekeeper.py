@@ -73,9 +73,8 @@ class Housekeeper:
         self._checkpoint_file = checkpoint_file
         self.checkpoint = checkpoint
         if index is not None:
-            index.vouch = self._save_index_timestamp
             # Recovery may have added keys.
-            known = max(checkpoint.index_timestamp, index.end_timestamp)
+            known = max(checkpoint.index_timestamp, index.durable_timestamp)
             self.checkpoint = replace(checkpoint, index_timestamp=known)
         self._lock = lock
         self._needed_from = needed_from
@@ -116,7 +115,7 @@ class Housekeeper:
             syncs = due or (is_complete and len(self._unsynced) <= SYNCED_QUEUES_MAX)
             self._rounds += 1
             if self._index is not None and (syncs or self._rounds % WRITE_ROUNDS == 0):
-                self._index.flush()
+                self._flush_index(self._index)
                 dispatched = min(dispatched, self._index.durable_offset)
             if syncs:
                 # Recovery relies on this order: a durable entry has a durable record, and below the durable
@@ -190,8 +189,18 @@ class Housekeeper:
         )
         self._checkpoint_file.save(self.checkpoint)
 
+    def _flush_index(self, index: Index) -> None:
+        """Flush the index, with its end in the checkpoint only while its files are whole.
+
+        After a crash RocketMQ deletes index files that end after that time: a file that is half written.
+        """
+        if not index.is_dirty:
+            return
+        self._save_index_timestamp(index.sealed_timestamp)
+        index.flush()
+        self._save_index_timestamp(index.durable_timestamp)
+
     def _save_index_timestamp(self, timestamp: int) -> None:
-        """Note that the index is good up to this time, before a file says that it ends there."""
         self.checkpoint = replace(self.checkpoint, index_timestamp=timestamp)
         self._checkpoint_file.save(self.checkpoint)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -88,11 +88,6 @@ class Index:
         self._pending = IndexBacklog()
         self._set_aside: list[Path] = []
         self._newest_name = ""
-        self.vouch: Callable[[int], None] = lambda _: None
-        """Called with the end time of a file before its header gets it.
-
-        After a crash RocketMQ deletes files that end after the time in the checkpoint.
-        """
         self.problems: list[str] = []
         """Problems found by `open`, one sentence each."""
         self.rebuild_from: int | None = None
@@ -172,9 +167,22 @@ class Index:
         return self._newest_header.end_physical_offset
 
     @property
-    def end_timestamp(self) -> int:
-        """Store time of the last message with a key; 0 without one."""
-        return self._newest_header.end_timestamp
+    def sealed_timestamp(self) -> int:
+        """End time of the last file that is full and on disk; 0 without one."""
+        with self._lock:
+            return max((file.header.end_timestamp for file in self._files if file.is_sealed), default=0)
+
+    @property
+    def durable_timestamp(self) -> int:
+        """End time of the newest file on disk; 0 without one."""
+        with self._lock:
+            return max((file.durable_timestamp for file in self._files), default=0)
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether a flush would write."""
+        with self._lock:
+            return any(file.is_dirty for file in self._files)
 
     @property
     def last_physical_offset(self) -> int:
@@ -289,7 +297,7 @@ class Index:
             with self._lock:
                 files = self._files
             for file in files:
-                file.flush(self._disk, self._lock, self.vouch)
+                file.flush(self._disk, self._lock)
 
     @property
     def durable_offset(self) -> int:

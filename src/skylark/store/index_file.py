@@ -198,11 +198,16 @@ class IndexFile:
     @property
     def is_sealed(self) -> bool:
         """Whether the file is full and completely on disk."""
-        return self.is_full and not self._is_dirty
+        return self.is_full and not self.is_dirty
 
     @property
-    def _is_dirty(self) -> bool:
+    def is_dirty(self) -> bool:
         return self.header != self._durable_header or bool(self._flushing) or 1 in self._dirty_pages
+
+    @property
+    def durable_timestamp(self) -> int:
+        """End time in the header on disk."""
+        return self._durable_header.end_timestamp
 
     @property
     def first_volatile_offset(self) -> int | None:
@@ -363,13 +368,13 @@ class IndexFile:
 
     # --- Background: takes the lock for copies ---
 
-    def flush(self, disk: Disk, lock: Lock, vouch: Callable[[int], None]) -> None:
-        """Make all items durable. `vouch` gets the end time of the header before that is written.
+    def flush(self, disk: Disk, lock: Lock) -> None:
+        """Make all items durable.
 
         Raises DiskFull, OSError; the next flush then writes everything again.
         """
         with lock:
-            if not self._is_dirty:
+            if not self.is_dirty:
                 return
             header = self.header
             items = bytes(self._tail)
@@ -387,7 +392,6 @@ class IndexFile:
                 numbers.byteswap()
             self._file.write([memoryview(numbers).cast("B")], HEADER.size + SLOT.size * first)
         self._file.sync()
-        vouch(header.end_timestamp)
         self._file.write([HEADER.pack(*header)], 0)
         self._file.sync()
         with lock:

@@ -489,16 +489,13 @@ def test_durable_offset_is_that_of_the_first_message_a_crash_could_take(small: F
     assert index.durable_offset == OFFSET_MAX
 
 
-def test_the_end_of_a_file_is_told_before_its_header_says_it(small: Fixture) -> None:
-    """RocketMQ deletes files that end after the time in the checkpoint."""
-    told: list[tuple[int, list[int]]] = []
+def test_sealed_files_end_before_the_newest(small: Fixture) -> None:
     index = small.open()
-    index.vouch = lambda timestamp: told.append((timestamp, [header[1] for header in small.headers()]))
     build(index, [entry(n, "k", store_timestamp=BEGIN_MS + n) for n in range(16)])
+    assert (index.sealed_timestamp, index.is_dirty) == (0, True)
     index.flush()
-    ends = [header[1] for header in small.headers()]
-    assert [timestamp for timestamp, _ in told] == ends
-    assert all(timestamp not in before for timestamp, before in told)
+    assert (index.sealed_timestamp, index.is_dirty) == (BEGIN_MS + 13, False)
+    assert small.open().sealed_timestamp == BEGIN_MS + 13
 
 
 def test_the_file_appears_with_the_first_flush_and_is_filled_by_the_next(small: Fixture) -> None:
@@ -665,7 +662,7 @@ def test_a_query_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
     assert file.put(rows, 0) == 1
     assert file.put(IndexRows(*(column[:6] for column in rows)), 1) == 6
     chain = file.chain(7)
-    file.flush(RealDisk(), lock, lambda _: None)
+    file.flush(RealDisk(), lock)
     assert file.put(rows, 6) == 12
     offsets: set[int] = set()
     chain.collect(7, *FOREVER, offsets, 1000)
