@@ -58,8 +58,10 @@ def _parse_addresses(text: str) -> str:
 def _parse_table(text: str) -> str:
     """Check `delta:DIR` or `parquet:DIR`; returns the text, a relative directory made absolute."""
     kind, _, where = text.partition(":")
-    if kind not in ("delta", "parquet") or not where:
+    if kind not in ("delta", "parquet", "iceberg") or not where:
         raise ValueError(f"invalid table {text!r}; use delta:DIR or parquet:DIR, DIR may be s3://BUCKET/PATH")
+    if kind == "iceberg":
+        return text
     if not is_uri(where):
         return f"{kind}:{Path(where).expanduser().absolute()}"
     try:

@@ -64,7 +64,7 @@ def options(source: Input, output: Output, upkeep: Upkeep) -> dict[str, str]:
             raise SettingsError(name, f"unknown column {', '.join(unknown)}; choose from {', '.join(known)}")
     if upkeep.compact_every_s is not None and output.kind != "delta":
         raise SettingsError(
-            "compact", "not supported for Parquet, whose readers may have files open; use a Delta table"
+            "compact", f"not supported for {output}; only Delta tables are compacted while they are read"
         )
     if upkeep.keep_days is not None and DATE not in table_sink.NAMES.parse(partition_by):
         raise SettingsError("keep", f"the archive is not partitioned by {DATE}; add it to --partition-by")

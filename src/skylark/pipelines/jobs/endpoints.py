@@ -74,7 +74,8 @@ def _without_times(kind: DataType) -> DataType:
     return kind
 
 
-KINDS = ("delta", "parquet", "topic", "console")
+TABLES = ("delta", "parquet", "iceberg")
+KINDS = (*TABLES, "topic", "console")
 FROM_TABLE = "table"
 """As a start: behind what the output's table holds."""
 
@@ -135,12 +136,12 @@ class Output:
 
     @property
     def is_table(self) -> bool:
-        return self.kind in ("delta", "parquet")
+        return self.kind in TABLES
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a table in a directory; others are in object stores."""
-        return self.is_table and not is_uri(self.where)
+        """Whether it is a table in a directory; others are in object stores or catalogs."""
+        return self.kind in ("delta", "parquet") and not is_uri(self.where)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.where}" if self.where else self.kind
@@ -158,7 +159,7 @@ def parse_output(text: str, **options: str | None) -> Output:
         raise SettingsError(
             "to",
             f"invalid output {text!r}; use delta:DIR, parquet:DIR, topic:NAME or console; DIR may also be "
-            "s3://BUCKET/PATH",
+            "s3://BUCKET/PATH; or iceberg:[CATALOG/]NAMESPACE.TABLE",
         )
     if kind != "console" and not where:
         raise SettingsError("to", f"invalid output {text!r}; add the directory or topic after the colon")

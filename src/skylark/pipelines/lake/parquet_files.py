@@ -63,10 +63,16 @@ class FileLayout:
     row_group_bytes: int = ROW_GROUP_BYTES
     with_keys: bool = False
     hive_names: bool = False
+    keeps_partitions: bool = False
+    """Whether the files have the columns by which they are partitioned, with minima and maxima."""
 
     def file_columns(self) -> list[str]:
-        """Columns in the files; partition values are in the log and the paths."""
-        return [name for name in self.columns if name not in self.partition_by]
+        """Columns in the files; otherwise partition values are in the log and the paths."""
+        return [name for name in self.columns if self.keeps_partitions or name not in self.partition_by]
+
+    def counted_columns(self) -> list[str]:
+        """Columns of the files with minima and maxima."""
+        return [name for name in self.file_columns() if name in (*STATISTICS_COLUMNS, *self.partition_by)]
 
     def read_columns(self) -> list[str]:
         """Columns that must be read to write the files."""
@@ -129,9 +135,7 @@ class PartitionedFiles:
         for values, part in self._parts(batch):
             file = self._file(values, part.schema)
             self._note(file, part)
-            kept = part.select(
-                [name for name in self._layout.columns if name not in self._layout.partition_by]
-            )
+            kept = part.select(self._layout.file_columns())
             file.waiting.append(kept)
             file.waiting_bytes += kept.nbytes
             if file.waiting_bytes >= self._layout.row_group_bytes:
@@ -195,7 +199,7 @@ class PartitionedFiles:
         self._count += 1
         sink = self._files.output(path)
         names = self._layout.file_columns()
-        known = [name for name in STATISTICS_COLUMNS if name in names]
+        known = self._layout.counted_columns()
         numbers = [name for name in known if _is_number(schema.field(name).type)]
         writer = pq.ParquetWriter(
             sink,

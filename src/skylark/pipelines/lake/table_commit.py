@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from skylark.errors import SettingsError
 from skylark.pipelines.dedup import KEY_BYTES, SeenKeys
 from skylark.pipelines.lake.delta_log import DeltaLog
 from skylark.pipelines.lake.file_store import DirectoryFiles, FileStore
@@ -18,6 +19,13 @@ from skylark.pipelines.lake.table_log import PRIVATE, BatchName, TableLog
 
 
 def open_log(layout: str, where: str | Path) -> TableLog:
+    """The log of a table: `delta`, `parquet` or `iceberg`. Raises SettingsError."""
+    if layout == "iceberg":
+        try:
+            from skylark.pipelines.lake.iceberg_log import IcebergLog  # noqa: PLC0415  needs pyiceberg
+        except ImportError as error:
+            raise SettingsError("to", f"{error}: install skylarkmq[iceberg]") from None
+        return IcebergLog(str(where))
     return DeltaLog(where) if layout == "delta" else ParquetLog(open_files(where))
 
 

@@ -47,9 +47,12 @@ class TableTotals(msgspec.Struct, frozen=True):
 class TableLog(Protocol):
     """The commit log of a table."""
 
-    store: FileStore
-    written: FileStore
-    """Where tasks write to."""
+    @property
+    def store(self) -> FileStore: ...
+
+    @property
+    def written(self) -> FileStore:
+        """Where tasks write to."""
 
     def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         """Create the table, or check its columns and partitions. Raises SettingsError."""

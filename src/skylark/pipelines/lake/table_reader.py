@@ -49,6 +49,8 @@ def schema_of(log: TableLog) -> StructType:
         return StructType.fromJson(msgspec.json.decode(open_delta(log.where).schema().to_json()))
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415  slow to import
 
+    if (columns := getattr(log, "columns", None)) is not None:
+        return from_arrow_schema(columns())
     first = next(iter(log.files()), None)
     if first is None:
         return StructType([StructField(name, kind) for name, kind in COLUMNS.items()])

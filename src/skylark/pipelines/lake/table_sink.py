@@ -66,7 +66,9 @@ class TableOptions:
     table: str | None = option(
         TEXT, None, "both", "The table: a directory mounted on every worker, or s3://BUCKET/PATH. Required."
     )
-    layout: str = option(choice("delta", "parquet"), "delta", "both", "A Delta table or Parquet files.")
+    layout: str = option(
+        choice("delta", "parquet", "iceberg"), "delta", "both", "A Delta table, Parquet files, or Iceberg."
+    )
     columns: tuple[str, ...] = option(NAMES, "", "both", "Columns to keep; default all.")
     partition_by: tuple[str, ...] = option(NAMES, "", "both", "Partition columns.")
     codec: str = option(choice("zstd", "snappy", "lz4", "none"), "zstd", "both", "Compression.")
@@ -93,10 +95,8 @@ class TableOptions:
             raise SettingsError("table", "no table given; use a directory or s3://BUCKET/PATH")
         if is_uri(self.table):
             check_uri("table", self.table)
-            if self.dedup_keys is not None:
-                raise SettingsError(
-                    "dedup", f"not supported in an object store: {self.table}; use a directory"
-                )
+        if self.dedup_keys is not None and (is_uri(self.table) or self.layout == "iceberg"):
+            raise SettingsError("dedup", f"not supported for {self.table}; use a Delta table in a directory")
 
     def log(self) -> TableLog:
         assert self.table is not None
@@ -110,6 +110,7 @@ class TableOptions:
             row_group_bytes=self.row_group_bytes,
             with_keys=self.dedup_keys is not None,
             hive_names=self.layout == "parquet",
+            keeps_partitions=self.layout == "iceberg",
         )
 
 
