@@ -66,6 +66,10 @@ class Decoder:
         self._check_crc = check_crc
         self._on_bad = on_bad
 
+    @property
+    def empty(self) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist([], schema=self.schema)
+
     def batch(self, records: Records, broker_name: str) -> pa.RecordBatch:
         """Raises what `on_bad` raises."""
         bad = records.bad

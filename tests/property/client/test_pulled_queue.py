@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from skylark.client.consumer.process_queue import PulledBatch, PulledQueue
+from skylark.client.consumer.process_queue import MessageRows, PulledBatch, PulledQueue
 from tests.unit.client.messages import QUEUE, received
 
 
@@ -26,14 +26,16 @@ class Polling(RuleBasedStateMachine):
         start = self.held.next_offset
         assert start is not None
         offsets = [start + n for n, matched in enumerate(matches) if matched]
-        assert self.held.put(self.held.generation, [received(n) for n in offsets], start + len(matches))
+        assert self.held.put(
+            self.held.generation, MessageRows([received(n) for n in offsets]), start + len(matches)
+        )
         self.fetched += offsets
 
     @rule()
     def late_answer(self) -> None:
         """An answer from before a seek changes nothing."""
         before = (self.held.next_offset, self.held.message_count)
-        assert not self.held.put(self.held.generation - 1, [received(7)], 99)
+        assert not self.held.put(self.held.generation - 1, MessageRows([received(7)]), 99)
         assert (self.held.next_offset, self.held.message_count) == before
 
     @precondition(lambda self: self.current is None and self.held.has_batch)

@@ -11,12 +11,19 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from skylark.client.consumer.consume_rates import ConsumeRates
 from skylark.client.consumer.offset_store import OffsetTable
-from skylark.client.consumer.process_queue import MEBIBYTE, ProcessQueue, PulledBatch, PulledQueue
+from skylark.client.consumer.process_queue import (
+    MEBIBYTE,
+    MessageRows,
+    ProcessQueue,
+    PulledBatch,
+    PulledQueue,
+    Rows,
+)
 from skylark.client.consumer.pull_policy import (
     FLOW_CONTROL,
     FLOW_CONTROL_LOGGED_EVERY,
@@ -99,9 +106,27 @@ class Fetcher:
         *,
         committed: int | None = 0,
     ) -> Pulled:
-        """Pull once. A positive `committed` offset is committed with the pull, except at a slave.
+        """Pull once and decode the messages; arguments and errors as for `ask`."""
+        result, took_ms = await self.ask(queue, subscription, queue_offset, options, committed=committed)
+        reply, status = result.reply, pull_status(result.code)
+        messages: Sequence[ReceivedMessage] = []
+        if status is PullStatus.FOUND:
+            messages = decode_messages(queue, subscription, queue_offset, result)
+        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, took_ms)
 
-        If a suggested replica fails, the master is asked at once.
+    async def ask(
+        self,
+        queue: MessageQueue,
+        subscription: TopicSubscription,
+        queue_offset: int,
+        options: FetchOptions,
+        *,
+        committed: int | None = 0,
+    ) -> tuple[PullResult, float]:
+        """Pull once; return the undecoded result and the milliseconds it took.
+
+        A positive `committed` offset is committed with the pull, except at a slave. If a suggested replica
+        fails, the master is asked at once.
 
         Raises BrokerError, RemotingError, NoRoute without a filter server for a filter class.
         """
@@ -118,13 +143,8 @@ class Fetcher:
             started = time.monotonic()
             result = await pull(broker)
         took_ms = (time.monotonic() - started) * 1000
-        reply = result.reply
-        self._suggested.note(queue, reply.suggest_which_broker_id)
-        status = pull_status(result.code)
-        messages: Sequence[ReceivedMessage] = []
-        if status is PullStatus.FOUND:
-            messages = self._decode(queue, subscription, queue_offset, result)
-        return Pulled(status, messages, reply.next_begin_offset, reply.min_offset, reply.max_offset, took_ms)
+        self._suggested.note(queue, result.reply.suggest_which_broker_id)
+        return result, took_ms
 
     async def _find_broker(self, queue: MessageQueue, broker_id: int) -> FoundBroker:
         routes = self._session.routes
@@ -219,23 +239,25 @@ class Fetcher:
             self._without_lite.add(address)
         return await self._session.call(address, request(PullMessage), timeout_ms=options.timeout_ms)
 
-    def _decode(
-        self, queue: MessageQueue, subscription: TopicSubscription, queue_offset: int, result: PullResult
-    ) -> Sequence[ReceivedMessage]:
-        reply = result.reply
-        messages = decode_pull(
-            result.records,
-            queue,
-            min_offset=reply.min_offset,
-            max_offset=reply.max_offset,
-            offset_delta=reply.offset_delta or 0,
-        )
-        if messages and messages[0].queue_offset < queue_offset:
-            log.error(
-                "broker returned an offset before the requested one queue=%s requested=%d got=%d",
-                queue, queue_offset, messages[0].queue_offset,
-            )  # fmt: skip
-        return subscription.filtered(messages)
+
+def decode_messages(
+    queue: MessageQueue, subscription: TopicSubscription, queue_offset: int, result: PullResult
+) -> Sequence[ReceivedMessage]:
+    """Return the matching messages of a result. Raises CorruptRecord."""
+    reply = result.reply
+    messages = decode_pull(
+        result.records,
+        queue,
+        min_offset=reply.min_offset,
+        max_offset=reply.max_offset,
+        offset_delta=reply.offset_delta or 0,
+    )
+    if messages and messages[0].queue_offset < queue_offset:
+        log.error(
+            "broker returned an offset before the requested one queue=%s requested=%d got=%d",
+            queue, queue_offset, messages[0].queue_offset,
+        )  # fmt: skip
+    return subscription.filtered(messages)
 
 
 def _is_busy(error: RocketMQError) -> bool:
@@ -447,6 +469,16 @@ class PushFetchLoop:
 
 # --- Pull consumers ---
 
+DecodeRows = Callable[[MessageQueue, TopicSubscription, int, PullResult], Rows]
+NO_ROWS = MessageRows(())
+
+
+def message_rows(
+    queue: MessageQueue, subscription: TopicSubscription, queue_offset: int, result: PullResult
+) -> Rows:
+    """`DecodeRows` of messages. Raises CorruptRecord."""
+    return MessageRows(decode_messages(queue, subscription, queue_offset, result))
+
 
 class PullFetchLoop:
     """The queues that a pull consumer holds, and the tasks that fetch ahead. Loop thread."""
@@ -469,6 +501,7 @@ class PullFetchLoop:
             timeout_ms=settings.pull_timeout_ms,
             lite=True,
         )
+        self._decode: DecodeRows = message_rows
         self._subscription_of = subscription_of
         self._start_of = start_of
         self._tasks = Tasks()
@@ -516,6 +549,19 @@ class PullFetchLoop:
         self._arrived.set()
         await self._tasks.close()
 
+    def decode_as(self, decode: DecodeRows, messages_max: int) -> None:
+        """Decode replies by another function, and pull up to this many messages at once.
+
+        Rows that were fetched, but not handed out, are fetched again.
+        """
+        if decode is self._decode:
+            return
+        self._decode = decode
+        self._options = replace(self._options, messages_max=messages_max)
+        for held in self.held.values():
+            if held.position is not None:
+                self.seek(held, held.position)
+
     # --- Fetched messages ---
 
     async def take(self, timeout_s: float | None) -> PulledBatch | None:
@@ -530,7 +576,7 @@ class PullFetchLoop:
         if held is None:
             return None
         batch = held.take()
-        self._message_count -= len(batch.messages)
+        self._message_count -= len(batch.rows)
         self._changed.set()
         self._unfinished.add(held)
         return batch
@@ -603,19 +649,24 @@ class PullFetchLoop:
         asked = held.next_offset
         assert asked is not None
         try:
-            pulled = await self._fetcher.fetch(
-                held.queue, self._subscription_of(held.queue.topic), asked, self._options
+            subscription = self._subscription_of(held.queue.topic)
+            result, _ = await self._fetcher.ask(held.queue, subscription, asked, self._options)
+            status, next_offset = pull_status(result.code), result.reply.next_begin_offset
+            rows = (
+                self._decode(held.queue, subscription, asked, result)
+                if status is PullStatus.FOUND
+                else NO_ROWS
             )
         except RocketMQError as error:
             return error
         if self.held.get(held.queue) is not held:
             return None
-        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+        if status is PullStatus.OFFSET_ILLEGAL:
             # The broker decides: the queue was reset, or has lost the requested messages.
-            log.warning("offset was corrected queue=%s from=%d to=%d", held.queue, asked, pulled.next_offset)
-            self.seek(held, pulled.next_offset)
-        elif held.put(generation, pulled.messages, pulled.next_offset) and pulled.messages:
-            self._message_count += len(pulled.messages)
+            log.warning("offset was corrected queue=%s from=%d to=%d", held.queue, asked, next_offset)
+            self.seek(held, next_offset)
+        elif held.put(generation, rows, next_offset) and len(rows):
+            self._message_count += len(rows)
             self._arrived.set()
         return None
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import lt
+from typing import Protocol
 
 from skylark.client.received_message import ReceivedMessage
 from skylark.protocol.bodies import MessageQueue, ProcessQueueInfo
@@ -221,14 +222,46 @@ class ProcessQueue:
         )
 
 
+class Rows(Protocol):
+    """What one pull found: messages, or records that are decoded later."""
+
+    @property
+    def body_bytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def offset(self, index: int) -> int:
+        """The queue offset of one row."""
+
+
+class MessageRows:
+    """The messages of one pull."""
+
+    def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
+        self.messages = messages
+        self.body_bytes = sum(len(message.plain_body) for message in messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def offset(self, index: int) -> int:
+        return self.messages[index].queue_offset
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PulledBatch:
-    """Messages of one pull. `end_offset` is behind the last message, including filtered ones."""
+    """Rows of one pull. `end_offset` is behind the last one, including filtered ones."""
 
     held: PulledQueue
     generation: int
-    messages: Sequence[ReceivedMessage]
+    rows: Rows
     end_offset: int
+
+    @property
+    def messages(self) -> Sequence[ReceivedMessage]:
+        """The messages; only for a batch that was fetched as such."""
+        assert isinstance(self.rows, MessageRows)
+        return self.rows.messages
 
     @property
     def is_void(self) -> bool:
@@ -266,7 +299,7 @@ class PulledQueue:
         """The distance from the first to the last fetched offset."""
         if not self._batches:
             return 0
-        return self._batches[-1].messages[-1].queue_offset - self._batches[0].messages[0].queue_offset
+        return self._batches[-1].rows.offset(-1) - self._batches[0].rows.offset(0)
 
     def begin(self, queue_offset: int) -> None:
         self.next_offset = self.position = self.done = self._last_end = queue_offset
@@ -278,15 +311,15 @@ class PulledQueue:
         self._batches.clear()
         self.message_count = self.message_bytes = 0
 
-    def put(self, generation: int, messages: Sequence[ReceivedMessage], next_offset: int) -> bool:
+    def put(self, generation: int, rows: Rows, next_offset: int) -> bool:
         """Add the result of a pull, possibly empty. False if a seek has made it void."""
         if generation != self.generation:
             return False
         self.next_offset = next_offset
-        if messages:
-            self._batches.append(PulledBatch(self, generation, messages, next_offset))
-            self.message_count += len(messages)
-            self.message_bytes += sum(len(message.plain_body) for message in messages)
+        if len(rows):
+            self._batches.append(PulledBatch(self, generation, rows, next_offset))
+            self.message_count += len(rows)
+            self.message_bytes += rows.body_bytes
             self._last_end = next_offset
         else:
             self._pass_unmatched()
@@ -302,20 +335,24 @@ class PulledQueue:
     def take(self) -> PulledBatch:
         """Take the oldest batch, which is not handed out yet."""
         batch = self._batches.popleft()
-        self.message_count -= len(batch.messages)
-        self.message_bytes -= sum(len(message.plain_body) for message in batch.messages)
+        self.message_count -= len(batch.rows)
+        self.message_bytes -= batch.rows.body_bytes
         return batch
 
     def hand_out(self, batch: PulledBatch, index: int) -> None:
         """Record that one message of a batch was handed out: all before it are done."""
+        self.hand_out_rows(batch, index, index + 1)
+
+    def hand_out_rows(self, batch: PulledBatch, start: int, stop: int) -> None:
+        """Record that some rows of a batch were handed out: all before `start` are done."""
         if batch.is_void:
             return
-        if index:
-            self.done = batch.messages[index].queue_offset
-        if index == len(batch.messages) - 1:
+        if start:
+            self.done = batch.rows.offset(start)
+        if stop == len(batch.rows):
             self.hand_out_all(batch)
         else:
-            self.position = batch.messages[index].queue_offset + 1
+            self.position = batch.rows.offset(stop - 1) + 1
 
     def hand_out_all(self, batch: PulledBatch) -> None:
         """Record that a whole batch was handed out."""

@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import ClassVar, Self
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from skylark.client.blocking_client import BlockingClient, blocking, on_loop
 from skylark.client.callback import check_callback
 from skylark.client.consumer import start_offsets
 from skylark.client.consumer.allocation_strategies import Strategy
 from skylark.client.consumer.broker_requests import BrokerRequests, common_properties
-from skylark.client.consumer.fetcher import Fetcher, FetchOptions, Pulled, PullFetchLoop
+from skylark.client.consumer.fetcher import Fetcher, FetchOptions, Pulled, PullFetchLoop, message_rows
 from skylark.client.consumer.group_consumer import GroupConsumer
 from skylark.client.consumer.offset_store import OffsetCommits, OffsetStore, open_offset_store
 from skylark.client.consumer.process_queue import MEBIBYTE, PulledBatch, PulledQueue
@@ -24,16 +34,30 @@ from skylark.client.namespace import without_namespace
 from skylark.client.received_message import ReceivedMessage
 from skylark.client.session.session import Session, join
 from skylark.clock import Clock
-from skylark.errors import AlreadyStarted, ClientClosed, ClientError
+from skylark.errors import AlreadyStarted, ClientClosed, ClientError, RocketMQError, SettingsError
 from skylark.model.tag_expression import MATCH_ALL
 from skylark.protocol.bodies import ConsumerRunningInfo, MessageQueue, ProcessQueueInfo
 from skylark.settings.client import ClientSettings, MessageModel, PullConsumerSettings
 from skylark.tasks import Tasks
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from skylark.arrow.decoder import Decoder
+
 EXCLUSIVE = "Subscribe and assign are mutually exclusive."
 NOT_ASSIGNED = "The message queue is not in assigned list, may be rebalancing, message queue"
 FindOffset = Callable[[Session, MessageQueue], Awaitable[int]]
 QueuesChanged = Callable[[str, list[MessageQueue]], None]
+
+
+def _record_rows() -> ModuleType:
+    """Raises SettingsError without pyarrow."""
+    try:
+        from skylark.client.consumer import record_rows  # noqa: PLC0415  needs pyarrow, an optional package
+    except ImportError as error:
+        raise SettingsError("poll_arrow", f"{error}; run: pip install 'skylarkmq[arrow]'") from error
+    return record_rows
 
 
 class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
@@ -68,6 +92,8 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
         self._assigned_expression: dict[str, TopicSubscription] = {}
         self._watch = QueueWatch()
         self._current: tuple[PulledBatch, int] | None = None  # the batch being iterated, and the next index
+        self._current_rows: tuple[PulledBatch, int] | None = None  # the same for Arrow rows
+        self._decoder: tuple[object, Decoder] | None = None  # of the last `poll_arrow`, and its arguments
         self._tasks = Tasks()
         self._session: Session | None = None
         self._offsets: OffsetStore | None = None
@@ -237,10 +263,84 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
     async def take_batch(self, timeout_ms: float | None) -> PulledBatch | None:
         """Take a batch without handing it out; the caller does that message by message (`hand_out`)."""
         fetcher = self._running()
+        fetcher.decode_as(message_rows, self.settings.pull_batch_max)
         batch = await fetcher.take(None if timeout_ms is None else timeout_ms / 1000)
         for message in batch.messages if batch is not None else ():
             message.topic = without_namespace(self._client.namespace, message.topic)
         return batch
+
+    async def poll_arrow(
+        self,
+        max_rows: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        json: Any = None,
+        check_crc: bool = False,
+        timeout_ms: float | None = None,
+    ) -> pa.RecordBatch:
+        """As `poll`, but return a `pyarrow.RecordBatch`: the next rows of one queue; no row at the timeout.
+
+        Rows are decoded by columns, many times faster than messages. `columns` are those of Spark's source;
+        `json`, an Arrow schema, decodes JSON bodies to the column `value`, null where a body does not fit.
+        Commit, seek and pause work as with `poll`; changing between the two fetches queues again from their
+        positions.
+
+        Needs the extra `skylarkmq[arrow]`. Raises ClientClosed, SettingsError, CorruptRecord.
+        """
+        if max_rows is not None and max_rows < 1:
+            raise SettingsError("max_rows", f"must be at least 1, not {max_rows}")
+        wait_ms = self.settings.poll_timeout_ms if timeout_ms is None else timeout_ms
+        decoder = self._arrow_decoder(columns, json, check_crc)
+        found = await self._next_rows(decoder, max_rows, wait_ms)
+        return decoder.empty if found is None else found
+
+    async def arrow(
+        self,
+        max_rows: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        json: Any = None,
+        check_crc: bool = False,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """Iterate over batches as `poll_arrow` returns them, until the consumer is stopped."""
+        decoder = self._arrow_decoder(columns, json, check_crc)
+        while (batch := await self._next_rows(decoder, max_rows, None)) is not None:
+            yield batch
+
+    def _arrow_decoder(self, columns: Sequence[str] | None, json: Any, check_crc: bool) -> Decoder:
+        """Return a decoder, the same one for the same question. Raises SettingsError."""
+        asked = (None if columns is None else tuple(columns), json, check_crc)
+        if self._decoder is None or self._decoder[0] != asked:
+            rows = _record_rows()
+            self._decoder = asked, rows.make_decoder(columns or rows.COLUMNS, json, check_crc=check_crc)
+        return self._decoder[1]
+
+    async def _next_rows(
+        self, decoder: Decoder, max_rows: int | None, timeout_ms: float | None
+    ) -> pa.RecordBatch | None:
+        rows = _record_rows()
+        fetch_loop = self._running()
+        fetch_loop.decode_as(rows.record_rows, rows.ROWS_PER_PULL)
+        current, self._current_rows = self._current_rows, None
+        if current is None or current[0].is_void:
+            taken = await fetch_loop.take(None if timeout_ms is None else timeout_ms / 1000)
+            if taken is None:
+                return None
+            current = taken, 0
+        taken, start = current
+        held, found = taken.held, taken.rows
+        assert isinstance(found, rows.RecordRows)
+        topic = without_namespace(self._client.namespace, held.queue.topic)
+        stop = len(found) if max_rows is None else min(start + max_rows, len(found))
+        try:
+            batch = found.batch(decoder, topic)
+        except RocketMQError:
+            self._current_rows = current  # nothing was handed out: the next call meets it again
+            raise
+        held.hand_out_rows(taken, start, stop)
+        if stop < len(found):
+            self._current_rows = taken, stop
+        return batch.slice(start, stop - start)
 
     def __aiter__(self) -> Self:
         return self
@@ -434,6 +534,8 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
         )
 
     async def _hold_subscribed(self, queues: Collection[MessageQueue]) -> None:
+        if self._assigned is not None:
+            return  # the rebalancing had begun before the queues were assigned
         self._hold(queues)
         await self._running_commits().commit_released()
 
@@ -522,6 +624,46 @@ class PullConsumer(BlockingClient[AsyncPullConsumer]):
                 self._hand_out(batch, index, whole=True)
                 return list(batch.messages[index:])
         return self._wait(self._inner.poll(timeout_ms))
+
+    def poll_arrow(
+        self,
+        max_rows: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        json: Any = None,
+        check_crc: bool = False,
+        timeout_ms: float | None = None,
+    ) -> pa.RecordBatch:
+        """As `poll`, but return a `pyarrow.RecordBatch`: the next rows of one queue; no row at the timeout.
+
+        >>> batch = consumer.poll_arrow(columns=["queueOffset", "keys", "body"])
+        >>> frame = batch.to_pandas()
+
+        See `skylark.aio.PullConsumer.poll_arrow`.
+        """
+        polled = self._inner.poll_arrow(
+            max_rows, columns=columns, json=json, check_crc=check_crc, timeout_ms=timeout_ms
+        )
+        return self._wait(polled)
+
+    def arrow(
+        self,
+        max_rows: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        json: Any = None,
+        check_crc: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Iterate over batches as `poll_arrow` returns them, until the consumer is stopped."""
+        batches = self._inner.arrow(max_rows, columns=columns, json=json, check_crc=check_crc)
+        while True:
+            try:
+                batch = self._wait(anext(batches, None))
+            except ClientClosed:
+                return
+            if batch is None:
+                return
+            yield batch
 
     def __iter__(self) -> Self:
         return self

@@ -402,7 +402,8 @@ class PullQueues:
 
     async def members(self, topic: str, route: TopicRoute) -> list[str]:
         if topic not in self._announced:
-            await check_expression(self._session, self._group, self._subscriptions[topic])
+            if (wanted := self._subscriptions.get(topic)) is not None:  # else unsubscribed meanwhile
+                await check_expression(self._session, self._group, wanted)
             # The topic's brokers may be new to us: then they do not know this member.
             await self._session.heartbeat()
             self._announced.add(topic)
