@@ -75,7 +75,7 @@ def test_rows_equal_the_messages(servers: EmbeddedServers, topic: str) -> None:
         rows = collect(source, COUNT, columns=columns)
         for queue in source.assignment():
             source.seek_to_begin(queue)
-        messages = []
+        messages: list[skylark.ReceivedMessage] = []
         while len(messages) < COUNT:  # the change of kind fetches again, from the positions
             messages += source.poll(WAIT_MS)
     by_place = {(row["queueId"], row["queueOffset"]): row for row in rows}

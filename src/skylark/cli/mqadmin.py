@@ -266,8 +266,10 @@ def is_mqadmin(words: Sequence[str]) -> bool:
     name = words[0]
     if name not in COUNTERPARTS:
         return False
-    is_ours_too = name == name.lower()
-    return not is_ours_too or _letters(COUNTERPARTS[name].options).get(words[1], "h") != "h"
+    if name != name.lower():
+        return True
+    first = words[1] if len(words) > 1 else ""
+    return _letters(COUNTERPARTS[name].options).get(first, "h") != "h"
 
 
 def translate(words: Sequence[str]) -> list[str]:
