@@ -7,6 +7,7 @@ from skylark.client.retry import (
     PAUSE_S_MAX,
     RetryStep,
     is_reachable,
+    is_transient,
     may_be_done,
     next_step,
     pause_s,
@@ -34,6 +35,7 @@ AGAIN_WITH_ROUTE = RetryStep(give_up=False, refresh_route=True)
 )
 def test_the_error_says_whether_to_try_again(error: BrokerError, step: RetryStep) -> None:
     assert next_step(error, attempts_left=1, time_left_s=1.0) == step
+    assert GIVE_UP.give_up
     assert next_step(error, attempts_left=0, time_left_s=1.0) == GIVE_UP
     assert next_step(error, attempts_left=1, time_left_s=0.0) == GIVE_UP
 
@@ -52,7 +54,17 @@ def test_a_broker_that_refuses_is_worse_than_one_that_is_away() -> None:
 
 def test_only_the_same_broker_is_given_a_moment() -> None:
     assert pause_s(1, has_other_broker=True) == 0
-    pauses = [pause_s(failures, has_other_broker=False) for failures in range(1, 10)]
-    assert pauses[0] > 0
-    assert pauses == sorted(pauses)
-    assert pauses[-1] == PAUSE_S_MAX
+    pauses = [pause_s(failures, has_other_broker=False) for failures in range(1, 8)]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, PAUSE_S_MAX, PAUSE_S_MAX]
+
+
+@pytest.mark.parametrize("code", [2, 14, 1500])
+def test_a_busy_or_stopping_server_may_answer_later(code: int) -> None:
+    assert is_transient(BrokerError.for_code(code))
+
+
+def test_a_lost_connection_may_come_back_and_a_refusal_stays() -> None:
+    assert is_transient(ConnectionLost("a"))
+    assert is_transient(ConnectFailed("a", "refused"))
+    assert not is_transient(BrokerError.for_code(13))
+    assert not is_transient(NoRoute("t"))
