@@ -77,7 +77,7 @@ class GroupReplication(ReplicationMaster):
         """Take over the controller's set."""
         if self.state is not None:
             before = self.state.members
-            self.state.adopt(decided, now=self._clock.monotonic())
+            self.state.adopt(decided)
             if self.state.members != before:
                 log.info("in-sync set members=%s epoch=%d", sorted(self.state.members), self.state.epoch)
             self._confirm()

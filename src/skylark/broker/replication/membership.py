@@ -20,7 +20,7 @@ from skylark.broker.replication.group_master import GroupReplication
 from skylark.broker.replication.identity import Application, IdentityFiles
 from skylark.broker.replication.role import Role
 from skylark.broker.replication.role_change import RoleChange
-from skylark.broker.replication.sync_state import Proposal
+from skylark.broker.replication.sync_state import UNCERTAIN_S, Proposal
 from skylark.clock import Clock
 from skylark.errors import BrokerError, ConnectFailed, RemotingError, RocketMQError
 from skylark.protocol.bodies import SyncStateSet
@@ -314,7 +314,7 @@ class Membership:
     async def _propose(self, proposal: Proposal) -> None:
         """Propose a set until its fate is known."""
         replication, settings = self._replication, self._live.current
-        is_certain = True
+        uncertain_until = 0.0
         while (state := replication.state) is not None and state.proposal is proposal:
             request = AlterSyncStateSet(
                 broker_name=settings.name,
@@ -329,13 +329,14 @@ class Membership:
                 log.info("in-sync set refused members=%s reason=%s", sorted(proposal.members), error)
                 self._poll_now.set()
                 await asyncio.sleep(RETRY_S)
-                if is_certain:
+                # An earlier attempt without an answer may still take effect, until its time is over.
+                if self._clock.monotonic() > uncertain_until:
                     replication.refuse(proposal)
                     return
             except ConnectFailed as error:
                 log.debug("in-sync set not proposed reason=%s", error)
             except RemotingError as error:
-                is_certain = False
+                uncertain_until = self._clock.monotonic() + UNCERTAIN_S
                 log.info("no answer to a proposed in-sync set reason=%s", error)
             else:
                 replication.adopt(decided)

@@ -113,15 +113,10 @@ class SyncState:
             del self._joining[replica]
         return self.proposal
 
-    def adopt(self, decided: SyncStateSet, *, now: float) -> None:
+    def adopt(self, decided: SyncStateSet) -> None:
         """Take over what the controller decided for this master epoch; an older set is ignored."""
-        proposal = self.proposal
         if decided.epoch > self.epoch:
             self.members, self.epoch = frozenset(decided.members), decided.epoch
-            self.proposal = None
-        elif (
-            decided.epoch == self.epoch and proposal is not None and now - proposal.proposed_at > UNCERTAIN_S
-        ):
             self.proposal = None
 
     def refuse(self, proposal: Proposal) -> None:
