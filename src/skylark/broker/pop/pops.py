@@ -37,7 +37,7 @@ BATCHES_AT_ONCE = 64
 
 
 class Pops:
-    """Loop thread. Start it on a master; stop it before the broker becomes a slave or ends."""
+    """Loop thread. Start it on a master; stop it before the broker ends; abandon it if another leads."""
 
     def __init__(
         self,
@@ -96,6 +96,15 @@ class Pops:
             self.batches.commit_durable(self._store.durable_offset)
         self.batches.clear()
         self.revival.stop()
+
+    async def abandon(self) -> None:
+        """Forget everything, as a crash does: another broker is the master, and this log may be cut.
+
+        A check point written now may not survive, so no offset may be committed on its account.
+        """
+        await self._tasks.close()
+        self.batches.clear()
+        self.revival.abandon()
 
     async def _run(self) -> None:
         while True:

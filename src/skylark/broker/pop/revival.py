@@ -127,9 +127,13 @@ class Revival:
         return any(state.end > self._store.durable_offset for state in self._queues.values())
 
     def stop(self) -> None:
-        """Commit what is dealt with; a later start begins at the committed offsets."""
+        """Commit what is dealt with."""
         for queue_id, state in self._queues.items():
             self._commit(queue_id, state)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Forget what was read; a later start begins at the committed offsets."""
         self._queues.clear()
 
     async def step(self) -> None:

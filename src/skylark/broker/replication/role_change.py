@@ -154,7 +154,7 @@ class RoleChange:
         self._replication.follow()
         await self.stop()
         if was_master:
-            await self._pops.stop()
+            await self._pops.abandon()
             self._store.follow_another()
             # What members have confirmed is never cut; the new master asks this one for offsets.
             role.slave.is_copy = self._replication.all_ack
