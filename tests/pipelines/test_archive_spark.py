@@ -223,7 +223,7 @@ def test_what_cannot_be_archived_is_refused(tmp_path: Path) -> None:
         (parse_output(f"delta:{tmp_path}", columns="body,colour"), {}, "unknown column colour"),
         (parse_output(f"delta:{tmp_path}", partitionBy="dt,colour"), {}, "unknown column colour"),
         (parse_output(f"delta:{tmp_path}", dedupKeys="0"), {}, "dedupKeys: invalid count '0'"),
-        (files, {"compact_every_s": 1.0}, "not supported for Parquet"),
+        (files, {"compact_every_s": 1.0}, "only Delta tables are compacted"),
         (by_topic, {"keep_days": 3}, "not partitioned by dt"),
         (table, {"keep_days": -1}, "invalid number of days -1"),
     ):
