@@ -16,6 +16,9 @@ compileall.compile_dir(Path(__file__).parent.parent / "src", quiet=2)
 # A shell starts what runs in the background deaf to Ctrl-C, and programs hand that down to those they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does nohup with a closed terminal.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Spark's JVMs live for seconds or minutes here, and the second compiler would take a core from the tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

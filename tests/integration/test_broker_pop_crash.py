@@ -34,7 +34,10 @@ def image(broker: Broker, target: Path, *, with_power: bool) -> Path:
         with (target / "commitlog" / f"{0:020d}").open("r+b") as log:
             log.seek(flushed)
             log.write(bytes(appended - flushed))
+        # Consume queues are built from the log again; what says that they were flushed is lost with them.
         shutil.rmtree(target / "consumequeue")
+        for evidence in (target / "checkpoint", *target.glob("skylark-queues*")):
+            evidence.unlink()
     return target
 
 

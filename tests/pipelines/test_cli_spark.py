@@ -169,7 +169,9 @@ def test_name_servers_of_the_environment_count_unless_store_files_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
-    assert "cannot connect to name server 127.0.0.1:1" in refused("archive", "-t", "a", "--to", "x", "--dry-run")
+    assert "cannot connect to name server 127.0.0.1:1" in refused(
+        "archive", "-t", "a", "--to", "x", "--dry-run"
+    )
     from_files = refused("archive", "-t", "a", "--to", "x", "--store", str(tmp_path), "--dry-run")
     assert "not a store" in from_files
 

@@ -53,7 +53,12 @@ class AsyncOverview:
         self._dead_letters = dead_letters
 
     async def topic_names(self, *, cluster: str | None = None, system: bool = False) -> list[str]:
-        """The names of topics; with `system` also built-in, retry and dead-letter topics."""
+        """The names of topics; with `system` also built-in, retry and dead-letter topics.
+
+        Raises ClientError for an unknown cluster, which name servers do not report.
+        """
+        if cluster is not None:
+            await self._brokers.nodes(cluster=cluster)
         names = await self._topics.names(cluster=cluster)
         if system:
             return names

@@ -160,49 +160,47 @@ async def serve_processes(
     """
     if not 1 <= count <= BROKERS_MAX:
         raise UsageError(f"invalid --brokers {count}; choose 1 to {BROKERS_MAX}")
-    name_server = NameServer(name_server_settings)
-    await name_server.start()
-    try:
-        commands = broker_commands(count, settings, name_server.address, more)
-        cluster = replace(settings, name_servers=name_server.address)
+    with StopSignal() as stop_signal:
+        name_server = NameServer(name_server_settings)
+        await name_server.start()
+        try:
+            commands = broker_commands(count, settings, name_server.address, more)
+            cluster = replace(settings, name_servers=name_server.address)
 
-        async def ready() -> None:
-            on_ready(name_server.address)
+            async def ready() -> None:
+                on_ready(name_server.address)
+                if front is not None:
+                    await front.start_at(cluster, None)
+
+            await watch_processes(stop_signal, commands, say, ready, on_stop)
+        finally:
             if front is not None:
-                await front.start_at(cluster, None)
-
-        await watch_processes(commands, say, ready, on_stop)
-    finally:
-        if front is not None:
-            await front.stop()
-        await name_server.stop()
+                await front.stop()
+            await name_server.stop()
 
 
 async def watch_processes(
+    stop_signal: StopSignal,
     commands: Mapping[str, Sequence[str]],
     say: Say,
     on_ready: Callable[[], Awaitable[None]],
     on_stop: Callable[[signal.Signals], None],
 ) -> None:
-    """Run processes, restarted when they exit, until SIGTERM or SIGINT. Main thread only.
-
-    Raises UsageError if the first start of one fails.
-    """
-    with StopSignal() as stop_signal:
-        servers = [WatchedProcess(name, command, say) for name, command in commands.items()]
-        watching = [asyncio.ensure_future(server.watch()) for server in servers]
-        ending = asyncio.ensure_future(stop_signal.wait())
-        try:
-            await _until_ready(servers, [ending, *watching], say)
-            if not ending.done():
-                await on_ready()
-                await _first([ending, *watching])
-            if ending.done():
-                on_stop(ending.result())
-        finally:
-            ending.cancel()
-            await asyncio.gather(*(server.stop() for server in servers))
-            await asyncio.gather(*watching, return_exceptions=True)
+    """Run processes, restarted when they exit, until the signal. Raises UsageError if a first start fails."""
+    servers = [WatchedProcess(name, command, say) for name, command in commands.items()]
+    watching = [asyncio.ensure_future(server.watch()) for server in servers]
+    ending = asyncio.ensure_future(stop_signal.wait())
+    try:
+        await _until_ready(servers, [ending, *watching], say)
+        if not ending.done():
+            await on_ready()
+            await _first([ending, *watching])
+        if ending.done():
+            on_stop(ending.result())
+    finally:
+        ending.cancel()
+        await asyncio.gather(*(server.stop() for server in servers))
+        await asyncio.gather(*watching, return_exceptions=True)
 
 
 async def _until_ready(

@@ -95,6 +95,7 @@ def proxy(
 
 def _run_processes(settings: ProxySettings, processes: int, more: list[str], started: float) -> None:
     from skylark.cli.broker_processes import watch_processes  # noqa: PLC0415
+    from skylark.stop_signal import StopSignal  # noqa: PLC0415
 
     if settings.port == 0:
         raise UsageError("--port 0 and --processes: several processes need a port that all know; name one")
@@ -111,4 +112,8 @@ def _run_processes(settings: ProxySettings, processes: int, more: list[str], sta
     async def ready() -> None:
         say_ready(started, f"{processes} gRPC proxies on {settings.host}:{settings.port}")
 
-    server_process.run(lambda stopping: watch_processes(commands, typer.echo, ready, stopping))
+    async def main(stopping: Callable[[Signals], None]) -> None:
+        with StopSignal() as stop_signal:
+            await watch_processes(stop_signal, commands, typer.echo, ready, stopping)
+
+    server_process.run(main)

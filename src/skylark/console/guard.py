@@ -164,7 +164,11 @@ class Guard:
         if found is None:
             asked = scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else "")
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-            if self._settings.token and given and hmac.compare_digest(given.encode(), self._settings.token.encode()):
+            if (
+                self._settings.token
+                and given
+                and hmac.compare_digest(given.encode(), self._settings.token.encode())
+            ):
                 key = self._logins.add("token", None)
                 raise Denied(303, "", [(b"location", scope["path"].encode()), set_cookie(key)])
             raise Denied(303, "", [(b"location", f"/login?next={quote(asked, safe='')}".encode())])
