@@ -52,6 +52,7 @@ REASONS = {
     "output": "a drawing, or what a program prints",
     "your application": "a part of a program that is not ours, or needs packages that are not",
     "another machine": "needs a cluster or a network",
+    "a service": "serves until Ctrl-C, or needs what serves so: other tests do the same",
     "minutes": "takes minutes: other tests run the same in short",
     "the tests": "runs or sets up the project itself",
 }

@@ -14,7 +14,7 @@ PAGES = [
 ]
 """Without translations: their blocks are those of the originals, as tests/unit/test_docs.py checks."""
 FENCE = re.compile(
-    r"^(?:<!-- (?P<kind>not run|run by): (?P<word>[^>]*?) -->\n+)?"
+    r"^(?: *<!-- (?P<kind>not run|run by): (?P<word>[^>]*?) -->\n+)?"
     r"(?P<indent> *)```(?P<language>[^\n]*)\n(?P<code>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
