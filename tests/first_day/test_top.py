@@ -28,8 +28,9 @@ def namesrv() -> Iterator[str]:
 def test_top_is_scrolled_sorted_and_left_with_keys(namesrv: str, columns: int) -> None:
     words = ["top", "--every", "0.2"]
     with Terminal(words, {"NAMESRV_ADDR": namesrv}, columns=columns, lines=LINES) as terminal:
-        screen = terminal.until_screen(lambda lines: any("Topics 1-" in line for line in lines))
-        assert screen[-1].startswith("q quit")
+        screen = terminal.until_screen(
+            lambda lines: any("Topics 1-" in line for line in lines) and lines[-1].startswith("q quit")
+        )
         assert "topic-19" not in "\n".join(screen)
         terminal.write(END)
         terminal.until_screen(lambda lines: any(line.startswith("topic-19") for line in lines))

@@ -12,6 +12,7 @@ from skylark.errors import BrokerError, RocketMQError
 EXAMPLES: list[tuple[RocketMQError, str]] = [
     (errors.SettingsError("flushDiskType", "must be ASYNC_FLUSH or SYNC_FLUSH"), "flushDiskType"),
     (errors.BadSettingsFile("pipeline.yml:7", "there is no 'step'"), "pipeline.yml:7: there"),
+    (errors.UnsupportedStore("store", "rocksdbstore holds timers"), "cannot be served: rocksdbstore"),
     (errors.BadJson(17, "expected ':'"), "character 17"),
     (errors.BadBody("zlib", "it is cut short"), "zlib cannot be read: it is cut short"),
     (errors.MalformedFrame("header of 90 bytes in a frame of 12"), "header of 90 bytes"),

@@ -225,7 +225,7 @@ class ConsumerOffsets:
             if separator and self._committed.get((topic, group)) != queues:
                 self._committed[topic, group] = queues
                 is_new = True
-        self._pulled |= {_key_of(text): queues for text, queues in document.pull_offset_table.items()}
+        self._pulled |= {_key_of(text): queues for text, queues in (document.pull_offset_table or {}).items()}
         self.data_version = document.data_version or self.data_version
         return is_new
 

@@ -26,7 +26,7 @@ def gateway(
     read_only: Annotated[bool, typer.Option("--read-only", help="Without any change.")] = False,
     namesrv: Namesrv = NAMESRV,
 ) -> None:
-    """Serve the HTTP API until Ctrl-C: send, read, offsets, administration.
+    """Serve the HTTP API: send, read, offsets, administration.
 
     The description is at /api/v1/openapi.json.
 

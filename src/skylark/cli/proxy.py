@@ -55,7 +55,7 @@ def proxy(
     log_format: LogFormat = TEXT,
     log_levels: LogLevels = None,
 ) -> None:
-    """Serve RocketMQ 5 clients (gRPC) in front of a cluster until Ctrl-C.
+    """Serve RocketMQ 5 clients (gRPC) in front of a cluster.
 
     The cluster may be Skylark's or Apache's. It keeps nothing on disk: run as many as are needed.
 

@@ -384,7 +384,7 @@ class ConsumerOffsetTable(Body):
     offset_table: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
     data_version: DataVersion | None = None
     group_topic_map: dict[str, list[str]] | None = None
-    pull_offset_table: dict[str, dict[Int32, Int64]] = field(default_factory=dict)
+    pull_offset_table: dict[str, dict[Int32, Int64]] | None = None
     """Offsets that groups have pulled up to; RocketMQ 5.5 keeps them, 5.3.3 does not."""
     stray_offsets: dict[str, list[Int32]] | None = None
     """Sent by slaves of Skylark: queues by `topic@group` whose offsets were committed on the slave."""

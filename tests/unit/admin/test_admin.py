@@ -35,13 +35,14 @@ SERVERS_WORK = {
     Code.REGISTER_BROKER,
     Code.UNREGISTER_BROKER,
     Code.BROKER_HEARTBEAT,
+    Code.NOTIFY_BROKER_ROLE_CHANGED,
     Code.QUERY_DATA_VERSION,
     Code.REGISTER_TOPIC_IN_NAMESRV,
     Code.GET_ALL_CONSUMER_OFFSET,
     Code.GET_ALL_DELAY_OFFSET,
     Code.GET_TIMER_CHECK_POINT,
 }
-"""What brokers ask name servers, and slaves their masters."""
+"""What brokers ask name servers, slaves their masters, and controllers brokers."""
 PARTS = (
     "brokers",
     "topics",

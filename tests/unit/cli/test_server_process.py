@@ -113,7 +113,7 @@ def test_components(logger: str, component: str) -> None:
         (
             "text",
             ["stor=INFO"],
-            "invalid --log-level 'stor=INFO'; components are broker, store, namesrv, controller, remoting",
+            "invalid --log-level 'stor=INFO'; components are broker, store, namesrv, controller, proxy,",
         ),
         ("text", ["=INFO"], "invalid --log-level '=INFO'; components are broker, store, namesrv,"),
         ("text", ["store="], "invalid --log-level 'store='; levels are"),

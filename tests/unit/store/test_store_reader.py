@@ -538,7 +538,6 @@ def test_what_is_not_supported_is_named(golden: Path, tmp_path: Path) -> None:
         "TopicInnerBatch",
         "TopicCompact",
         "%LMQ%light",
-        "rmq_sys_REVIVE_LOG_DefaultCluster",
     ]
     assert reader.batch_topics() == {"TopicInnerBatch"}
 
