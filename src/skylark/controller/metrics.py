@@ -32,7 +32,7 @@ METRICS = {
     "skylark_controller_in_sync_replicas": ControllerMetric("Members of the SyncStateSet.", GROUP_LABELS),
     "skylark_controller_replicas": ControllerMetric("Known replicas.", GROUP_LABELS),
 }
-"""Groups are told by the leader alone."""
+"""Only the leader reports groups."""
 
 Samples = Iterator[tuple[str, tuple[str, ...], float]]
 

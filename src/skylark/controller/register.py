@@ -87,7 +87,7 @@ class _Documents(Struct):
 class FileRegister:
     """One file in a directory that only one process may use. Its controller always leads.
 
-    While the process is down nobody is elected; masters go on.
+    While the process is down no master is elected; masters continue.
     """
 
     def __init__(self, directory: Path) -> None:

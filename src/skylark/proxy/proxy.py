@@ -12,7 +12,6 @@ from skylark.auth.store import AuthStore
 from skylark.clock import Clock, SystemClock
 from skylark.errors import SettingsError
 from skylark.proxy.access import USERS_MS, CallGate, UserCopy
-from skylark.proxy.call_metrics import CallMetrics
 from skylark.proxy.client_calls import ClientCalls
 from skylark.proxy.clients import ClientTable
 from skylark.proxy.cluster import Cluster
@@ -56,7 +55,6 @@ class GrpcProxy:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.port = settings.port
-        self.metrics = CallMetrics()
         self._shares_port = shares_port
         self._tasks = Tasks()
         self.cluster = Cluster(cluster, settings.metadata_fresh_ms)
@@ -75,7 +73,6 @@ class GrpcProxy:
             ReceiveCalls(settings, self.cluster, self.clients, self.renewals, self.clock, self._tasks),
             ClientCalls(settings, self.cluster, self.clients),
             gate,
-            self.metrics,
             settings.calls_max,
         )
         self._server = GrpcServer(settings, service.methods)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from skylark.errors import RocketMQError
 from skylark.proxy.access import CallGate
 from skylark.proxy.call import Call, CallShape, Method, Send, StreamFailed, StreamHandler, UnaryHandler
-from skylark.proxy.call_metrics import CallMetrics
 from skylark.proxy.client_calls import ClientCalls
 from skylark.proxy.receive_calls import ReceiveCalls
 from skylark.proxy.route_calls import RouteCalls
@@ -33,11 +31,9 @@ class Service:
         receives: ReceiveCalls,
         clients: ClientCalls,
         gate: CallGate | None,
-        metrics: CallMetrics,
         calls_max: int,
     ) -> None:
         self._gate = gate
-        self._metrics = metrics
         self._calls_max = calls_max
         self._calls = 0
         unary: dict[str, UnaryHandler] = {
@@ -66,11 +62,10 @@ class Service:
         async def handle(call: Call, request: Any) -> Any:
             reply: Any = None
 
-            async def work() -> Code:
+            async def work() -> None:
                 nonlocal reply
                 self._admit(call, request)
                 reply = await handler(call, request)
-                return Code(reply.status.code)
 
             refusal = await self._guarded(call, work)
             return reply if refusal is None else reply_type(status=status(refusal.code, refusal.message))
@@ -81,10 +76,9 @@ class Service:
         request_type, reply_type = getattr(v2, f"{name}Request"), getattr(v2, f"{name}Response")
 
         async def handle(call: Call, request: Any, send: Send) -> None:
-            async def work() -> Code:
+            async def work() -> None:
                 self._admit(call, request)
                 await handler(call, request, send)
-                return Code.OK
 
             refusal = await self._guarded(call, work)
             if refusal is not None:
@@ -122,22 +116,17 @@ class Service:
         if self._gate is not None:
             self._gate.admit(call, request)
 
-    async def _guarded(self, call: Call, work: Callable[[], Awaitable[Code]]) -> CallRefused | None:
+    async def _guarded(self, call: Call, work: Callable[[], Awaitable[None]]) -> CallRefused | None:
         """Do the work of a call; return why it failed, None if it did not."""
         if self._calls >= self._calls_max:
             return CallRefused(Code.TOO_MANY_REQUESTS, "flow limit")
         self._calls += 1
-        started = time.perf_counter()
-        code = Code.INTERNAL_ERROR
         try:
-            code = await work()
+            await work()
         except Exception as error:  # noqa: BLE001 (becomes the reply)
-            refusal = self._refused(call, error)
-            code = refusal.code
-            return refusal
+            return self._refused(call, error)
         finally:
             self._calls -= 1
-            self._metrics.count(call.method, code, time.perf_counter() - started)
         return None
 
     @staticmethod

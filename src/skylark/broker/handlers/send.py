@@ -427,7 +427,7 @@ class SendPath:
             self._refuse(peer, command, error)
 
     def _refuse_later(self, peer: Peer, commands: Sequence[TypedCommand[Send]], error: BrokerError) -> None:
-        """Refuse while the next master takes over: a client that tries again at once would find nobody."""
+        """Refuse while the next master takes over: a client that retries at once would not find it."""
         frames = [
             self._refused(command.opaque, error.code, error.remark)
             for command in commands
