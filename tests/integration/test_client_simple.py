@@ -112,6 +112,22 @@ async def test_messages_of_several_brokers_and_topics_arrive_while_it_waits(tmp_
                 messages = await waiting
                 assert [message.broker_name for message in messages] == [broker.live.current.name]
                 await consumer.ack(*messages)
+        await until(lambda: sum(each.held_notifications.count for each in brokers) == 0)
+
+
+async def test_calls_that_wait_share_one_request_for_each_broker(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as (address, brokers):
+        async with aio.SimpleConsumer("G", namesrv=address, settings=FIRST) as consumer:
+            consumer.subscribe("T")
+            for _ in range(3):
+                assert await consumer.receive(wait_ms=50) == []
+            waiting = [asyncio.create_task(consumer.receive(wait_ms=30_000)) for _ in range(5)]
+            await until(lambda: [each.held_notifications.count for each in brokers] == [1, 1])
+            await send(brokers[1], 1)
+            done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            assert [len(await each) for each in done] == [1]
+            for each in left:
+                each.cancel()
 
 
 async def test_the_order_of_a_queue_is_kept(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from skylark.errors import (
     ClientError,
     NoRoute,
     RemoteProtocolError,
-    RocketMQError,
 )
 from skylark.model.tag_expression import MATCH_ALL
 from skylark.protocol.bodies import ConsumerData, MessageQueue
@@ -53,6 +52,7 @@ from skylark.protocol.requests.pop import (
     BatchAckMessage,
     ChangeMessageInvisibleTime,
     Notification,
+    NotificationReply,
     PopMessage,
     PopReply,
     PopResult,
@@ -111,6 +111,7 @@ class AsyncSimpleConsumer:
         self._send_back: SendBack | None = None
         self._state = "CREATE_JUST"
         self._turn = 0
+        self._notices: dict[_PopTarget, asyncio.Task[NotificationReply]] = {}
 
     # --- Lifecycle ---
 
@@ -139,6 +140,8 @@ class AsyncSimpleConsumer:
             return
         session = self._running()
         self._state = "SHUTDOWN_ALREADY"
+        for notice in list(self._notices.values()):
+            notice.cancel()
         await session.leave(self)
 
     async def __aenter__(self) -> Self:
@@ -249,40 +252,49 @@ class AsyncSimpleConsumer:
 
     async def _wait_for_any(self, targets: Sequence[_PopTarget], wait_ms: int) -> bool:
         """Wait until a broker has messages; False at the timeout. Nothing is popped meanwhile."""
-        session = self._running()
-        timeout_ms = wait_ms + self.settings.request_timeout_ms
-        waits = [
-            asyncio.ensure_future(
-                session.call(
-                    session.routes.master(target.broker_name),
-                    Notification(
-                        consumer_group=self._group,
-                        topic=target.subscription.topic,
-                        queue_id=ANY_QUEUE,
-                        poll_time=wait_ms,
-                        born_time=self._clock.now_ms(),
-                        order=self.settings.orderly,
-                    ),
-                    timeout_ms=timeout_ms,
-                )
+        failure: BaseException | None = None
+        deadline_ms = self._clock.now_ms() + wait_ms
+        earlier = {self._notices[target]: target for target in targets if target in self._notices}
+        waits = set(earlier) | {self._notice(target, wait_ms) for target in targets}
+        while waits and (left_ms := deadline_ms - self._clock.now_ms()) > 0:
+            done, waits = await asyncio.wait(
+                waits, timeout=left_ms / 1000, return_when=asyncio.FIRST_COMPLETED
             )
-            for target in targets
-        ]
-        try:
-            failure: BaseException | None = None
-            for done in asyncio.as_completed(waits):
-                try:
-                    if (await done).has_msg:
-                        return True
-                except RocketMQError as error:
+            for notice in done:
+                if not notice.cancelled() and (error := notice.exception()) is not None:
                     failure = error
-            if failure is not None:
-                raise failure
-            return False
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+                elif not notice.cancelled() and notice.result().has_msg:
+                    return True
+                elif notice in earlier and self._state == "RUNNING":
+                    waits.add(self._notice(earlier[notice], left_ms))
+        if failure is not None:
+            raise failure
+        return False
+
+    def _notice(self, target: _PopTarget, wait_ms: int) -> asyncio.Task[NotificationReply]:
+        """Return the request that a broker answers when a topic has messages: one at a time for all calls."""
+        notice = self._notices.get(target)
+        if notice is None:
+            session = self._running()
+            request = Notification(
+                consumer_group=self._group,
+                topic=target.subscription.topic,
+                queue_id=ANY_QUEUE,
+                poll_time=wait_ms,
+                born_time=self._clock.now_ms(),
+                order=self.settings.orderly,
+            )
+            address = session.routes.master(target.broker_name)
+            timeout_ms = wait_ms + self.settings.request_timeout_ms
+            notice = asyncio.create_task(session.call(address, request, timeout_ms=timeout_ms))
+            self._notices[target] = notice
+            notice.add_done_callback(lambda done: self._forget_notice(target, done))
+        return notice
+
+    def _forget_notice(self, target: _PopTarget, notice: asyncio.Task[NotificationReply]) -> None:
+        del self._notices[target]
+        if not notice.cancelled():
+            notice.exception()  # a call that waits for it reports the failure; others do not care
 
     async def _without_dead_letters(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
         """Send messages that failed too often to the dead letters; return the others."""
