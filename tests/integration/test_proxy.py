@@ -201,12 +201,27 @@ async def test_consumer_settings_come_from_the_group(rig: Rig) -> None:
         assert (await rig.client.code("Heartbeat", heartbeat))[0] is Code.UNRECOGNIZED_CLIENT_TYPE
 
 
-async def test_client_without_heartbeats_expires(tmp_path: Path) -> None:
-    async with running_rig(tmp_path, {"client_expiry_ms": 200}) as rig:
-        topic = await rig.topic("T")
-        async with rig.client.telemetry(consumer_settings("G", topic)):
-            await until(lambda: rig.broker.consumers.group("G") is not None)
-            await until(lambda: rig.broker.consumers.group("G") is None)
+async def test_client_without_heartbeats_expires(rig: Rig) -> None:
+    topic = await rig.topic("T")
+    async with rig.client.telemetry(consumer_settings("G", topic)):
+        await until(lambda: rig.broker.consumers.group("G") is not None)
+        now = asyncio.get_running_loop().time()
+        rig.proxy.clients.expire(now + rig.proxy.settings.client_expiry_ms / 2000)
+        assert rig.proxy.clients.get(rig.client.client_id) is not None
+        rig.proxy.clients.expire(now + 2 * rig.proxy.settings.client_expiry_ms / 1000)
+        await until(lambda: rig.broker.consumers.group("G") is None)
+        assert rig.proxy.clients.get(rig.client.client_id) is None
+
+
+async def test_brokers_that_missed_a_client_are_told_again(rig: Rig) -> None:
+    """As a client that starts before its topic: it sends nothing more than its settings."""
+    async with rig.client.telemetry(producer_settings("late")):
+        client = rig.proxy.clients.get(rig.client.client_id)
+        assert client is not None and client.registration is not None
+        await asyncio.wait([client.registration], timeout=0.2)
+        assert not client.registration.done()
+        await rig.topic("late")
+        await until(lambda: rig.knows_producer("late"))
 
 
 async def test_bad_settings_end_the_stream(rig: Rig) -> None:

@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 
 REGISTER_INTERVAL_S = 20.0
 """Least interval of heartbeats to a broker that knows the client."""
+REGISTER_RETRY_S = 0.5
+REGISTER_RETRY_S_MAX = 20.0
+"""Delays before brokers that missed a client are told again: the first, doubled up to the last."""
 SWEEP_MS_MAX = 5000
 CLIENTS_MAX = 100_000
 _VERDICTS = {Code.OK: "CR_SUCCESS", Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER"}
@@ -74,6 +77,7 @@ class GrpcClient:
         self.registered_at = 0.0
         self.registered: set[str] = set()
         """Addresses of brokers that know it."""
+        self.registration: asyncio.Task[None] | None = None
         self.answers: dict[str, asyncio.Future[Any]] = {}
         """Commands that wait for the client's answer, by nonce."""
 
@@ -135,7 +139,8 @@ class ClientTable:
 
     def start(self) -> None:
         sweep_ms = min(SWEEP_MS_MAX, self._settings.client_expiry_ms)
-        self._tasks.every(sweep_ms, self._sweep, "expire gRPC clients")
+        loop = asyncio.get_running_loop()
+        self._tasks.every(sweep_ms, lambda: self.expire(loop.time()), "expire gRPC clients")
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -168,29 +173,42 @@ class ClientTable:
             self.register(client)
 
     def register(self, client: GrpcClient) -> None:
-        """Tell the brokers of its topics about a client, in the background."""
+        """Tell the brokers of its topics about a client, in the background, until all know it."""
         client.registered_at = asyncio.get_running_loop().time()
         if client.pool is None:
             client.pool = self._cluster.open_pool(
                 lambda connection, command: self._asked(client, connection, command), client.language
             )
-        self._tasks.spawn(self._register(client, client.pool), "register gRPC client")
+        if client.registration is not None:
+            client.registration.cancel()
+        client.registration = self._tasks.spawn(self._register(client, client.pool), "register gRPC client")
 
     async def _register(self, client: GrpcClient, pool: ConnectionPool) -> None:
         data = client.heartbeat_data()
         if not data.producer_data_set and not data.consumer_data_set:
             return
+        delay_s = REGISTER_RETRY_S
+        while not await self._tell_brokers(client, pool, data):
+            # A client sends heartbeats every 10 s: checks of its transactions cannot wait for the next one.
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, REGISTER_RETRY_S_MAX)
+
+    async def _tell_brokers(self, client: GrpcClient, pool: ConnectionPool, data: HeartbeatData) -> bool:
+        """Send a heartbeat to each broker of the client's topics. True if there are any, and all know it."""
         addresses = await self._cluster.masters(client.topics)
         for address in client.registered - addresses:
             pool.drop(address)
         client.registered = addresses
+        is_known = bool(addresses)
         for address in addresses:
             try:
                 await pool.call(address, Heartbeat(data), timeout_s=REQUEST_TIMEOUT_S)
             except RocketMQError as error:
+                is_known = False
                 log.info(
                     "client not registered client=%s broker=%s error=%s", client.client_id, address, error
                 )
+        return is_known
 
     async def terminate(self, client_id: str) -> None:
         """Forget a client and unregister it."""
@@ -206,6 +224,8 @@ class ClientTable:
             del self._clients[client.client_id]
         if self.on_gone is not None:
             await self.on_gone(client.client_id)
+        if client.registration is not None:
+            client.registration.cancel()  # or a heartbeat could follow the request below
         pool, client.pool = client.pool, None
         if pool is None:
             return
@@ -224,8 +244,9 @@ class ClientTable:
         """Unregister all clients."""
         await asyncio.gather(*(self._leave(client) for client in list(self._clients.values())))
 
-    def _sweep(self) -> None:
-        oldest = asyncio.get_running_loop().time() - self._settings.client_expiry_ms / 1000
+    def expire(self, now: float) -> None:
+        """Drop the clients that were last seen too long before `now`, in seconds of the loop."""
+        oldest = now - self._settings.client_expiry_ms / 1000
         for client in list(self._clients.values()):
             if client.seen_at < oldest:
                 log.info("client expired client=%s", client.client_id)
