@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from skylark.client.producer.request_reply import Reply, reply
     from skylark.client.producer.send_hooks import SendContext, SendHook
     from skylark.client.producer.send_receipt import SendReceipt, SendStatus
+    from skylark.client.producer.sent_rows import SentRange, SentRows
     from skylark.client.producer.transaction_producer import (
         TransactionProducer,
         TransactionReceipt,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         RemotingError,
         RequestTimeout,
         RocketMQError,
+        RowsFailed,
         SendFailed,
         SendUnknown,
         ServiceNotAvailable,
@@ -98,6 +100,7 @@ _MODULES = {
     "client.producer.request_reply": "Reply reply",
     "client.producer.send_hooks": "SendContext SendHook",
     "client.producer.send_receipt": "SendReceipt SendStatus",
+    "client.producer.sent_rows": "SentRange SentRows",
     "client.producer.transaction_producer": "TransactionProducer TransactionReceipt TransactionState",
     "client.received_message": "ReceivedMessage",
     "client.telemetry": "TelemetryHook telemetry_middleware",
@@ -105,8 +108,8 @@ _MODULES = {
         AlreadyStarted BadBody BadMessage BadName BrokerError BrokerUnknown ClientClosed ClientError
         ConnectFailed ConnectionLost CorruptRecord ForkedClient GroupInUse MessageTooLarge
         NoPermission NoReply NoRoute NotANameServer NotWritable RemotingError RequestTimeout
-        RocketMQError SendFailed SendUnknown ServiceNotAvailable SettingsError SomeServersFailed
-        SystemBusy TopicNotExist""",
+        RocketMQError RowsFailed SendFailed SendUnknown ServiceNotAvailable SettingsError
+        SomeServersFailed SystemBusy TopicNotExist""",
     "model.message": "Message",
     "protocol.bodies": "MessageQueue",
     "settings.client": """
@@ -162,12 +165,15 @@ __all__ = [
     "Reply",
     "RequestTimeout",
     "RocketMQError",
+    "RowsFailed",
     "SendContext",
     "SendFailed",
     "SendHook",
     "SendReceipt",
     "SendStatus",
     "SendUnknown",
+    "SentRange",
+    "SentRows",
     "ServiceNotAvailable",
     "SettingsError",
     "SimpleConsumer",

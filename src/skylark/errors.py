@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
-from typing import ClassVar
+from typing import Any, ClassVar
 
 AnyPath = str | PathLike[str]
+RANGES_SHOWN = 5
 
 
 class RocketMQError(Exception):
@@ -558,6 +559,32 @@ class SendFailed(ClientError):
     def __str__(self) -> str:
         sent = f"Send [{len(self.brokers)}] times, still failed, cost [{self.elapsed_ms}]ms"
         return f"{sent}, Topic: {self.topic}, BrokersSent: [{', '.join(self.brokers)}]: {self.reason}"
+
+
+@dataclass(eq=False)
+class RowsFailed(ClientError):
+    """Some rows of `send_arrow` were not acknowledged. `result` (`SentRows`) says where every row is.
+
+    `ranges` are the first and the last row of each request that failed; with a sharding key, a request holds
+    only some of the rows in between. A failed row may be stored if the error of its range says so.
+    """
+
+    topic: str
+    count: int
+    total: int
+    ranges: tuple[tuple[int, int], ...]
+    reason: str
+    result: Any = None
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{first}-{last}" for first, last in self.ranges[:RANGES_SHOWN])
+        more = (
+            f" and {len(self.ranges) - RANGES_SHOWN} more ranges" if len(self.ranges) > RANGES_SHOWN else ""
+        )
+        return (
+            f"{self.count} of {self.total} rows were not acknowledged by topic {self.topic}: "
+            f"rows {shown}{more}; the first error: {self.reason}"
+        )
 
 
 @dataclass(eq=False)

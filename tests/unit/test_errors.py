@@ -46,6 +46,10 @@ EXAMPLES: list[tuple[RocketMQError, str]] = [
     (errors.AlreadyStarted("producer", "RUNNING"), "service state not OK, maybe started once, RUNNING"),
     (errors.GroupInUse("producer", "PG"), "The producer group[PG] has been created before"),
     (errors.ForkedClient("producer PG", 7, 8), "process 7 and is used in its fork 8"),
+    (
+        errors.RowsFailed("orders", 3, 9, ((0, 1), (5, 5)), "refused"),
+        "3 of 9 rows were not acknowledged by topic orders: rows 0-1, 5-5; the first error: refused",
+    ),
     (errors.SendFailed("orders", ("a", "b"), 12, "refused"), "Send [2] times, still failed, cost [12]ms"),
     (errors.SendUnknown("orders", "cancelled"), "unknown"),
     (

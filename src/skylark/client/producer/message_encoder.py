@@ -37,13 +37,14 @@ from skylark.model.message import (
 from skylark.model.names import UNSENDABLE_TOPICS, group_name_error, topic_name_error
 from skylark.model.record import LENGTH, split_batch
 from skylark.model.tag_expression import JAVA_BLANKS
+from skylark.protocol.command import Buffer
 from skylark.protocol.frame_templates import ELEMENT_PARTS, KEY_PART, Tail, element_parts, element_tail
 from skylark.settings.client import ProducerSettings
 
 _FLAG_RANGE = range(-(1 << 31), 1 << 31)
 _UTF8_BYTES_MAX = 4  # of one character
 UNSAFE_TEXT = re.compile("[\0\x01\x02]")
-_UNSAFE_REASON = "tags, keys and properties must not contain \\x00, \\x01 or \\x02"
+UNSAFE_REASON = "tags, keys and properties must not contain \\x00, \\x01 or \\x02"
 
 RESERVED_PROPERTIES = frozenset(
     """
@@ -111,7 +112,7 @@ class EncodedBatch(msgspec.Struct, frozen=True):
     messages: Sequence[Message]
     unique_keys: Sequence[str]
     topic: str
-    body: bytes
+    body: Buffer
     properties: str  # of the request
 
     def with_added(self, added: str) -> tuple[bytes, str]:
@@ -274,7 +275,7 @@ class MessageEncoder:
                 rest = f"{rest}KEYS\x01{keys}\x02"
             after = "\x02WAIT\x01true\x02" if message.wait_for_store else "\x02WAIT\x01false\x02"
             if message.tags:
-                fault = _tags_fault(message.tags)
+                fault = tags_fault(message.tags)
                 if fault is not None:
                     raise BadMessage(message.topic, fault)
                 after = f"{after}TAGS\x01{message.tags}\x02"
@@ -323,9 +324,10 @@ def _topic_fault(topic: str) -> str | None:
 
 
 @lru_cache(1024)
-def _tags_fault(tags: str) -> str | None:
+def tags_fault(tags: str) -> str | None:
+    """Return why a message cannot have these tags."""
     if UNSAFE_TEXT.search(tags):
-        return _UNSAFE_REASON
+        return UNSAFE_REASON
     if "|" in tags:
         return f"tags {tags!r}: a message has one tag, and || separates those of a subscription"
     if tags.strip(JAVA_BLANKS) != tags:
@@ -393,7 +395,7 @@ def _milliseconds(topic: str, time: datetime) -> int:
 def _check_text(topic: str, text: str) -> None:
     # Printable text holds no separators; only other text is searched.
     if not text.isprintable() and UNSAFE_TEXT.search(text):
-        raise BadMessage(topic, _UNSAFE_REASON)
+        raise BadMessage(topic, UNSAFE_REASON)
 
 
 def _tail(topic: str, before: bytes, key_bytes: int, after: bytes) -> Tail:

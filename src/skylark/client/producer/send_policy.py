@@ -234,13 +234,16 @@ class SendPolicy:
         """Return the receipts in a reply. Raises BrokerError, RemoteProtocolError: then call `failed`."""
         queue = send.queue
         assert queue is not None
-        topic = without_namespace(self._namespace, send.topic) if self._namespace else send.topic
-        receipts = receipts_of(reply, topic, queue.broker_name, send.encoded.unique_keys)
+        receipts = receipts_of(reply, self._topic(send), queue.broker_name, send.encoded.unique_keys)
         if self.latencies is not None:
             self.latencies.answered(queue.broker_name, (now - send.tried_at) * 1000, now)
         if send.context is not None:
             self._after(send, now, receipts=receipts)
         return receipts
+
+    def _topic(self, send: PendingSend) -> str:
+        """The topic as the application named it."""
+        return without_namespace(self._namespace, send.topic) if self._namespace else send.topic
 
     def wants_better(self, send: PendingSend, receipts: list[SendReceipt], now: float) -> bool:
         """Return whether to retry a message that was stored less safely than requested."""
@@ -257,7 +260,7 @@ class SendPolicy:
     def without_route(self, send: PendingSend, now: float) -> SendFailed:
         """Return the error of a send that got no route before its deadline."""
         return SendFailed(
-            send.encoded.messages[0].topic,
+            self._topic(send),
             send.brokers,
             round((now - send.started) * 1000),
             "no route in time",
@@ -279,7 +282,7 @@ class SendPolicy:
         if not step.give_up:
             return step
         raise SendFailed(
-            send.encoded.messages[0].topic,
+            self._topic(send),
             send.brokers,
             round((now - send.started) * 1000),
             str(error),
