@@ -287,6 +287,7 @@ def replay(
     spark_jobs.session_settings(place)
     from skylark.pipelines.jobs import replay as job  # noqa: PLC0415
     from skylark.pipelines.jobs.endpoints import parse_output  # noqa: PLC0415
+    from skylark.pipelines.options import absolute_path  # noqa: PLC0415
 
     target = to_namesrv or stretch.namesrv
     if not target:
@@ -296,7 +297,7 @@ def replay(
     read = _replay_reader(topic, stretch, archived, span, show)
     if read is None:
         return
-    directory = state.expanduser().absolute() if state is not None else None
+    directory = absolute_path(state) if state is not None else None
 
     def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.replay(

@@ -55,6 +55,12 @@ def _parse_addresses(text: str) -> str:
     return text
 
 
+def absolute_path(where: str | Path) -> Path:
+    """A directory as messages and commits name it: absolute, without `..`; links are kept if possible."""
+    path = Path(where).expanduser().absolute()
+    return path.resolve() if ".." in path.parts else path
+
+
 def _parse_table(text: str) -> str:
     """Check `delta:DIR` or `parquet:DIR`; returns the text, a relative directory made absolute."""
     kind, _, where = text.partition(":")
@@ -63,7 +69,7 @@ def _parse_table(text: str) -> str:
     if kind == "iceberg":
         return text
     if not is_uri(where):
-        return f"{kind}:{Path(where).expanduser().absolute()}"
+        return f"{kind}:{absolute_path(where)}"
     try:
         return f"{kind}:{check_uri('table', where)}"
     except SettingsError as error:

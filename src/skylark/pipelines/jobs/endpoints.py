@@ -29,7 +29,7 @@ from skylark.pipelines.lake.progress import (
 from skylark.pipelines.lake.table_commit import open_log
 from skylark.pipelines.lake.table_log import PRIVATE, BatchName
 from skylark.pipelines.offsets import to_nested
-from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.options import SourceOptions, absolute_path, load
 from skylark.pipelines.planner import Planner
 from skylark.pipelines.sink import ORIGIN, TYPES
 from skylark.settings.object_store import check_uri, is_uri
@@ -105,7 +105,7 @@ class Input:
         """Options for `format("rocketmq")`; starts at the earliest message by default."""
         values = {
             "namesrv": self.namesrv,
-            "path": str(self.store.absolute()) if self.store is not None else None,
+            "path": str(absolute_path(self.store)) if self.store is not None else None,
             "topic": self.topic,
             "groupId": self.group,
             "startingOffsets": self.start or "earliest",
@@ -166,7 +166,7 @@ def parse_output(text: str, **options: str | None) -> Output:
     if kind == "topic" and (fault := topic_name_error(where)):
         raise SettingsError("to", f"topic {where!r}: {fault}")
     if kind in ("delta", "parquet"):
-        where = check_uri("to", where) if is_uri(where) else str(Path(where).expanduser().absolute())
+        where = check_uri("to", where) if is_uri(where) else str(absolute_path(where))
     return Output(kind=kind, where=where, options=given)
 
 
@@ -253,7 +253,7 @@ def state_directory(given: Path | None, pipeline: str, *identity: Any, table: Ou
     Without a table in a directory it is in the user's state directory.
     """
     if given is not None:
-        return given.expanduser().absolute()
+        return absolute_path(given)
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     text = msgspec.json.encode([pipeline, *[str(each) for each in identity]])
     words = re.sub(r"[^\w-]+", "-", str(identity[0]))[:40].strip("-")

@@ -46,7 +46,7 @@ from skylark.pipelines.jobs.endpoints import (
 )
 from skylark.pipelines.jobs.pipeline_file import PipelineFile, PipelineStep, SinkEntry
 from skylark.pipelines.lake import table_sink
-from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.options import SourceOptions, absolute_path, load
 from skylark.quantities import parse_duration_ms
 from skylark.settings.object_store import is_uri
 
@@ -119,7 +119,7 @@ def _table(pipeline: PipelineFile, name: str) -> str:
 
 def _beside(pipeline: PipelineFile, name: str) -> Path:
     """Resolve a path relative to the pipeline file."""
-    return pipeline.path.absolute().parent / Path(name).expanduser()
+    return absolute_path(pipeline.path.absolute().parent / Path(name).expanduser())
 
 
 def decoding(pipeline: PipelineFile) -> dict[str, str]:

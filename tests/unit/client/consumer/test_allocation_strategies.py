@@ -72,6 +72,12 @@ def test_sf_009_machine_room_takes_its_rooms_only() -> None:
     assert split(strategy, near + far, members(3)) == [[0, 1, 6], [2, 3, 7], [4, 5]]
 
 
+@pytest.mark.parametrize("name", ["room1", "room1@", "room1@a@b", "broker-a"])
+def test_a_broker_without_a_room_in_its_name_is_in_no_room(name: str) -> None:
+    strategy = strategy_named("MACHINE_ROOM", {"room1"})
+    assert split(strategy, queues(2, broker=name), members(1)) == [[]]
+
+
 def test_sf_009_fixed_list_is_not_checked() -> None:
     mine = queues(2, topic="Other")
     assert list(strategy_named("CONFIG", mine)("c0", queues(4), ["c0"])) == mine
@@ -118,6 +124,7 @@ def test_a_name_that_nobody_knows_lists_those_that_are() -> None:
         strategy_named("MACHINE_ROOM")
     with pytest.raises(SettingsError, match="the minimum is 1"):
         consistent_hash(0)
+    assert split(consistent_hash(1), queues(4), members(1)) == [[0, 1, 2, 3]]
 
 
 def test_sf_091_a_broker_s_queues_stay_together() -> None:
@@ -135,3 +142,4 @@ def test_changes_give_up_take_and_repair() -> None:
     held = {q0: 100.0, q1: 100.0, q2: 5.0}
     assert queue_changes(held, {q1, q2, q3}, stale_before=50.0) == QueueChanges([q0, q2], [q2, q3])
     assert queue_changes(held, held, stale_before=0.0) == QueueChanges([], [])
+    assert queue_changes(held, held, stale_before=5.0) == QueueChanges([], [])
