@@ -7,6 +7,7 @@ The previous version of `name` is `name.bak`, as in Apache RocketMQ. A crash may
 import logging
 import os
 import stat
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,24 @@ def write_file(path: Path, data: bytes, *, is_private: bool = False) -> None:
     with suppress(FileNotFoundError):
         previous.replace(_beside(path, ".bak"))
         _sync_directory(path.parent)
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Write a new file durably, whole or not at all; return False if another writer was first.
+
+    Creates the directory if needed. Any number of writers. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = _beside(path, f".{uuid.uuid4().hex}.tmp")
+    try:
+        _write_durably(new, data, None)
+        path.hardlink_to(new)
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+    return True
 
 
 def load_file(path: Path, parse: Callable[[bytes], Value]) -> Value | None:

@@ -24,13 +24,18 @@ from tests.pipelines.test_archive_log import NOON, layout, log_schema, messages
 APPLICATION = BatchName("q", 0).application
 
 
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergLog:
-    """A new table in a catalog of SQLite."""
+def use_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pyiceberg use a catalog of SQLite in this directory."""
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__TYPE", "sql")
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__URI", f"sqlite:///{tmp_path}/catalog.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__WAREHOUSE", f"file://{tmp_path}/warehouse")
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it reads the environment once
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergLog:
+    """A new table in a catalog of SQLite."""
+    use_catalog(tmp_path, monkeypatch)
     made = IcebergLog("raw.orders")
     made.prepare(log_schema(), ("dt", "topic"))
     return made

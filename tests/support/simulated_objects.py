@@ -47,6 +47,9 @@ class SimulatedObjects:
 
         return bool(self._request(f"create {name}", put))
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._request(f"put {name}", lambda: self.objects.update({self.prefix + name: data}))
+
     def read(self, name: str) -> bytes:
         try:
             return self.objects[self.prefix + name]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skylark import atomic_file
-from skylark.atomic_file import load_file, write_file
+from skylark.atomic_file import create_file, load_file, write_file
 from skylark.errors import BadStoreFile
 
 
@@ -135,3 +135,11 @@ def test_where_directories_cannot_be_opened_files_are_replaced_all_the_same(
     write_file(path, b"2")
     assert load_file(path, json.loads) == 2
     assert path.with_name("a.json.bak").read_bytes() == b"1"
+
+
+def test_of_several_creators_the_first_writes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "plan"
+    assert create_file(path, b"first")
+    assert not create_file(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert [each.name for each in path.parent.iterdir()] == ["plan"]

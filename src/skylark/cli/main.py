@@ -57,6 +57,7 @@ COMMANDS = {
     "acl": CommandEntry(ADMIN, "Rights of users: create, delete, list, test."),
     "store": CommandEntry(DATA, "Inspect, verify, dump, export or back up a store directory."),
     "spark": CommandEntry(DATA, "Spark pipelines: archive, transform, aggregate, replay, report."),
+    "lake": CommandEntry(DATA, "Keep topics archived in tables: Delta, Iceberg, Parquet."),
     "bench": CommandEntry(DATA, "Measure servers: started for the run, or running at --namesrv."),
     "torture": CommandEntry(DATA, "Inject faults into a cluster under load and check every message."),
     "plan": CommandEntry(DATA, "Plan for a load: brokers, machines, disk, memory, network."),

@@ -204,14 +204,15 @@ CHECK_TIMEOUT = "3s"
 
 def session_settings(place: SparkSessionOptions) -> SessionSettings:
     """Settings of the Spark session. Raises UsageError, SettingsError."""
-    _need_extra()
+    need_extra()
     from skylark.pipelines.jobs.session import SessionSettings  # noqa: PLC0415
 
     conf = pairs(place.conf, "--conf")
     return SessionSettings(master=place.master, remote=place.remote, pack=place.pack, conf=conf)
 
 
-def _need_extra() -> None:
+def need_extra() -> None:
+    """Raises UsageError without what pipelines need."""
     try:
         import deltalake  # noqa: F401, PLC0415
         import pyarrow as pa  # noqa: F401, PLC0415
@@ -225,7 +226,7 @@ def make_input(
     origin: OriginOptions, topic: str, *, end: str | None = None, history: str | None = None
 ) -> Input:
     """What is read. Raises UsageError, SettingsError."""
-    _need_extra()
+    need_extra()
     from skylark.pipelines.jobs.endpoints import Input  # noqa: PLC0415
 
     namesrv = origin.namesrv

@@ -222,7 +222,7 @@ def wanted_rows(
     """Flag the rows within the bounds of their queues."""
     mask = np.zeros(batch.num_rows, np.bool_)
     offsets = batch.column("queueOffset").to_numpy(zero_copy_only=False)
-    for queue, rows in _rows_of_queues(batch):
+    for queue, rows in rows_of_queues(batch):
         if (wanted := bounds.get(queue)) is not None:
             mask[rows] = (offsets[rows] >= wanted[0]) & (offsets[rows] < wanted[1])
     return mask
@@ -230,11 +230,11 @@ def wanted_rows(
 
 def _by_queue(batch: pa.RecordBatch) -> Iterator[tuple[MessageQueue, npt.NDArray[np.int64]]]:
     offsets = batch.column("queueOffset").to_numpy(zero_copy_only=False)
-    for queue, rows in _rows_of_queues(batch):
+    for queue, rows in rows_of_queues(batch):
         yield queue, offsets[rows]
 
 
-def _rows_of_queues(batch: pa.RecordBatch) -> Iterator[tuple[MessageQueue, npt.NDArray[np.int64]]]:
+def rows_of_queues(batch: pa.RecordBatch) -> Iterator[tuple[MessageQueue, npt.NDArray[np.int64]]]:
     """The rows of each queue in a batch."""
     if not batch.num_rows:
         return

@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated
 
 import msgspec
@@ -153,18 +154,30 @@ def choose_topics(wanted: str, origin: MessageSource) -> list[str]:
 
 
 def _matching(pattern: str, known: Iterable[str]) -> list[str]:
-    """System, retry and dead-letter topics match only a pattern that starts with their prefix."""
+    """The topics that a regular expression chooses. Raises SettingsError."""
+    matcher = topic_matcher(pattern)
+    return [topic for topic in known if matcher(topic)]
+
+
+@cache
+def topic_matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a regular expression chooses a topic. Raises SettingsError.
+
+    System, retry and dead-letter topics match only a pattern that starts with their prefix.
+    """
     try:
         matcher = re.compile(pattern)
     except re.error as error:
         raise SettingsError("topic", f"invalid regular expression {pattern!r}: {error}") from None
-    return [
-        topic
-        for topic in known
-        if matcher.fullmatch(topic)
-        and topic not in SYSTEM_TOPICS
-        and not any(topic.startswith(prefix) and not pattern.startswith(prefix) for prefix in _HIDDEN)
-    ]
+
+    def matches(topic: str) -> bool:
+        return (
+            matcher.fullmatch(topic) is not None
+            and topic not in SYSTEM_TOPICS
+            and not any(topic.startswith(prefix) and not pattern.startswith(prefix) for prefix in _HIDDEN)
+        )
+
+    return matches
 
 
 def _unknown(topic: str, known: list[str]) -> str:

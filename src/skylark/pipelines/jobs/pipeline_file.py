@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
 from skylark.errors import BadSettingsFile
 from skylark.model.names import topic_name_error
+from skylark.pipelines.yaml_file import LinedMapping, YamlReader, hint, kind_of
 from skylark.quantities import parse_bytes, parse_duration_ms
 
 SOURCE_KEYS = ("namesrv", "path", "topic", "start", "group", "tags", "sql92", "limit", "options")
@@ -23,6 +21,7 @@ REJECT_KEYS = ("topic", "table")
 ON_FAIL = ("reject", "drop", "warn", "fail")
 ON_ERROR = ("rejects", "drop", "fail")
 TOP = ("name", "source", "steps", "sinks", "rejects", "trigger", "quality")
+NEEDED = ("source", "sinks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,103 +70,13 @@ class PipelineFile:
         raise BadSettingsFile(f"{self.path}:{line}", reason)
 
 
-class _Lined(dict[str, Any]):
-    """A mapping with its line and the line of each key."""
-
-    line = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: dict[str, int] = {}
-
-    def line_of(self, key: str) -> int:
-        return self.lines.get(key, self.line)
-
-
-class _YamlReader:
-    """Parses YAML into plain values with line numbers."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def fail(self, line: int, reason: str) -> NoReturn:
-        raise BadSettingsFile(f"{self.path}:{line}", reason)
-
-    def read(self) -> Any:
-        try:
-            node = yaml.compose(self.path.read_text(), Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = mark.line + 1 if mark is not None else 1
-            self.fail(line, f"invalid YAML: {error.problem or error.context}")
-        except yaml.YAMLError as error:
-            self.fail(1, f"invalid YAML: {error}")
-        except UnicodeDecodeError as error:
-            self.fail(1, f"not a text file: {error}")
-        if node is None:
-            self.fail(1, "the file is empty; it needs at least source and sinks")
-        return self._value(node)
-
-    def _value(self, node: yaml.Node) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            found = _Lined()
-            found.line = node.start_mark.line + 1
-            for key_node, value_node in node.value:
-                key, line = str(key_node.value), key_node.start_mark.line + 1
-                if key in found:
-                    self.fail(line, f"duplicate key {key}")
-                found[key] = self._value(value_node)
-                found.lines[key] = line
-            return found
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(item) for item in node.value]
-        try:
-            return yaml.SafeLoader("").construct_object(node)
-        except (yaml.YAMLError, ValueError):
-            self.fail(node.start_mark.line + 1, f"invalid value {node.value!r}; put it in quotes")
-
-    def mapping(self, value: Any, what: str, line: int, known: Sequence[str]) -> _Lined:
-        """Check for a mapping with only known keys."""
-        if not isinstance(value, _Lined):
-            self.fail(line, f"{what} is {_kind(value)}; it must be a mapping with {', '.join(known)}")
-        for key in value:
-            if key not in known:
-                self.fail(value.line_of(key), f"unknown key {key!r} in {what}{_hint(key, known)}")
-        return value
-
-    def one_of(self, value: Any, known: Sequence[str], what: str, line: int) -> tuple[str, Any, int]:
-        """Key, value and line of a list item with a single key, such as `- sql: …`."""
-        if not isinstance(value, _Lined) or len(value) != 1:
-            self.fail(
-                value.line if isinstance(value, _Lined) else line,
-                f"a {what} is one of {', '.join(known)}, as in `- {known[0]}: …`",
-            )
-        [key] = value
-        if key not in known:
-            self.fail(value.line, f"unknown {what} {key!r}{_hint(key, known)}")
-        return key, value[key], value.line
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; choose from {', '.join(known)}"
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "empty"
-    if isinstance(value, dict):
-        return "a mapping"
-    return "a list" if isinstance(value, list) else repr(value)
-
-
 def load_pipeline(path: Path) -> PipelineFile:
     """Raises BadSettingsFile, OSError."""
-    reader = _YamlReader(path)
-    top = reader.mapping(reader.read(), "the file", 1, TOP)
-    for needed in ("source", "sinks"):
-        if needed not in top:
-            reader.fail(1, f"missing {needed}")
+    reader = YamlReader(path)
+    top = reader.mapping(reader.read(NEEDED), "the file", 1, TOP)
+    for name in NEEDED:
+        if name not in top:
+            reader.fail(1, f"missing {name}")
     trigger = str(top.get("trigger", "10s"))
     _checked(reader, top.line_of("trigger"), "trigger", lambda: parse_duration_ms(trigger))
     return PipelineFile(
@@ -183,14 +92,14 @@ def load_pipeline(path: Path) -> PipelineFile:
     )
 
 
-def _checked(reader: _YamlReader, line: int, what: str, parse: Callable[[], Any]) -> None:
+def _checked(reader: YamlReader, line: int, what: str, parse: Callable[[], Any]) -> None:
     try:
         parse()
     except ValueError as error:
         reader.fail(line, f"{what}: {error}")
 
 
-def _source(reader: _YamlReader, top: _Lined) -> Mapping[str, Any]:
+def _source(reader: YamlReader, top: LinedMapping) -> Mapping[str, Any]:
     source = reader.mapping(top["source"], "source", top.line_of("source"), SOURCE_KEYS)
     if not source.get("topic"):
         reader.fail(source.line, "source has no topic")
@@ -201,14 +110,14 @@ def _source(reader: _YamlReader, top: _Lined) -> Mapping[str, Any]:
     return source
 
 
-def _list(reader: _YamlReader, top: _Lined, name: str) -> list[Any]:
+def _list(reader: YamlReader, top: LinedMapping, name: str) -> list[Any]:
     items = top.get(name) or []
     if not isinstance(items, list):
-        reader.fail(top.line_of(name), f"{name} is {_kind(items)}; it must be a list")
+        reader.fail(top.line_of(name), f"{name} is {kind_of(items)}; it must be a list")
     return items
 
 
-def _steps(reader: _YamlReader, top: _Lined) -> list[PipelineStep]:
+def _steps(reader: YamlReader, top: LinedMapping) -> list[PipelineStep]:
     steps = []
     for number, item in enumerate(_list(reader, top, "steps")):
         kind, value, line = reader.one_of(item, STEPS, "step", top.line_of("steps"))
@@ -232,12 +141,12 @@ def _steps(reader: _YamlReader, top: _Lined) -> list[PipelineStep]:
     return steps
 
 
-def _choice(reader: _YamlReader, value: _Lined, name: str, known: Sequence[str]) -> None:
+def _choice(reader: YamlReader, value: LinedMapping, name: str, known: Sequence[str]) -> None:
     if name in value and value[name] not in known:
-        reader.fail(value.line_of(name), f"invalid {name} {value[name]!r}{_hint(str(value[name]), known)}")
+        reader.fail(value.line_of(name), f"invalid {name} {value[name]!r}{hint(str(value[name]), known)}")
 
 
-def _sinks(reader: _YamlReader, top: _Lined) -> list[SinkEntry]:
+def _sinks(reader: YamlReader, top: LinedMapping) -> list[SinkEntry]:
     sinks = []
     for item in _list(reader, top, "sinks"):
         if item == "console":
@@ -252,7 +161,7 @@ def _sinks(reader: _YamlReader, top: _Lined) -> list[SinkEntry]:
             compact = str(value.get("compact", "1h"))
             _checked(reader, value.line_of("compact"), "compact", partial(parse_duration_ms, compact))
         elif kind == "rocketmq":
-            if not isinstance(value, _Lined) or not (value.get("topic")):
+            if not isinstance(value, LinedMapping) or not (value.get("topic")):
                 reader.fail(line, "rocketmq has no topic")
         sinks.append(SinkEntry(kind=kind, options=value or {}, line=line))
     if not sinks:
@@ -260,7 +169,7 @@ def _sinks(reader: _YamlReader, top: _Lined) -> list[SinkEntry]:
     return sinks
 
 
-def _rejects(reader: _YamlReader, top: _Lined) -> Mapping[str, str]:
+def _rejects(reader: YamlReader, top: LinedMapping) -> Mapping[str, str]:
     if "rejects" not in top:
         return {}
     rejects = reader.mapping(top["rejects"], "rejects", top.line_of("rejects"), REJECT_KEYS)
@@ -271,13 +180,13 @@ def _rejects(reader: _YamlReader, top: _Lined) -> Mapping[str, str]:
     return rejects
 
 
-def _need_rejects(reader: _YamlReader, top: _Lined, line: int, alternative: str) -> None:
+def _need_rejects(reader: YamlReader, top: LinedMapping, line: int, alternative: str) -> None:
     """Rejects need an output: without one they would be dropped silently."""
     if "rejects" not in top:
         reader.fail(line, f"missing rejects; add it, or use {alternative}")
 
 
-def _quality(reader: _YamlReader, top: _Lined) -> list[QualityRule]:
+def _quality(reader: YamlReader, top: LinedMapping) -> list[QualityRule]:
     rules = []
     for item in _list(reader, top, "quality"):
         rule = reader.mapping(item, "a rule", top.line_of("quality"), ("expect", "on_fail"))

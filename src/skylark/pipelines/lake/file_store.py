@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from skylark.atomic_file import write_file
+from skylark.atomic_file import create_file, write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,9 @@ class FileStore(Protocol):
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file, whole or not at all; return False if another writer was first."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a small file, also over an older one; readers see either whole."""
 
     def read(self, name: str) -> bytes:
         """Raises FileNotFoundError."""
@@ -58,7 +61,7 @@ class FileStore(Protocol):
 
 
 class DirectoryFiles:
-    """A local directory, which allows one writer of small files at a time."""
+    """A local directory. Any number of writers, where the file system has hard links."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,9 +74,10 @@ class DirectoryFiles:
         path = self.root / name
         if path.exists():
             return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, data)
-        return True
+        return create_file(path, data)
+
+    def replace(self, name: str, data: bytes) -> None:
+        write_file(self.root / name, data)
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()

@@ -50,6 +50,10 @@ class ObjectFiles:
         # The client repeats a put whose reply was lost, and then finds its own object.
         return self.read(name) == data
 
+    def replace(self, name: str, data: bytes) -> None:
+        with self._failures(name):
+            obstore.put(self._store, name, data, use_multipart=False)
+
     def read(self, name: str) -> bytes:
         with self._failures(name):
             return bytes(obstore.get(self._store, name).bytes())
