@@ -257,6 +257,29 @@ async def test_a_returning_masters_own_tail_is_cut(tmp_path: Path) -> None:
                 assert await bodies_of(second) == [b"1", b"2", b"3"]
 
 
+async def test_a_former_master_shows_nothing_that_the_new_one_lacks(tmp_path: Path) -> None:
+    """Its own tail is not cut before it has been compared with the new master's log, which takes a while.
+
+    A consumer that saw it would skip the messages that the new master has stored at these offsets.
+    """
+    slowly = {"flow_control": True, "bytes_per_s_max": 4000}
+    async with running_group(tmp_path, settings=slowly) as (controller, first, second):
+        both = [b"%d" % number for number in range(15)]
+        await send_all(first, *both)
+        first.store.append([message(body=b"only here")], announce_later=True)  # replication is not told
+        await designate(controller, second)
+        await send_all(second, b"new 1", b"new 2")
+        seen = set()
+        while own_id(first) not in sync_set(second):
+            seen.update(await bodies_of(first))
+            await asyncio.sleep(0.01)
+        assert "1 records" in first.role.slave.divergence
+        assert seen >= set(both)
+        assert b"only here" not in seen
+        await in_step(second, first)
+        assert await bodies_of(first) == [*both, b"new 1", b"new 2"]
+
+
 async def test_logs_that_part_within_an_epoch_are_found_by_their_bytes(tmp_path: Path) -> None:
     """RocketMQ leaves out an epoch that begins where the last one did: both have the same epochs then."""
     for name, bodies in (("a", (b"of a 1", b"of a 2")), ("b", (b"of b 1", b"of b 2", b"of b 3"))):

@@ -159,7 +159,7 @@ class Decisions:
                 alive = self.alive(group)
                 addresses = [replica.address for each, replica in group.replicas.items() if each in alive]
                 self._notices.send(addresses, group.current)
-        elif asked_by is None:
+        elif outcome is Outcome.NOBODY and asked_by is None:
             log.error(
                 "no master broker=%s set=%s alive=%s", name, sorted(group.members), sorted(self.alive(group))
             )

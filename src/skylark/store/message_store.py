@@ -571,6 +571,8 @@ class MessageStore:
             self.is_replica = self.reader.keep_offset_on_correction = True
             self._dispatcher.unstage()
             self._raw_end = self.log.appended
+            # Readers see no more before the other log confirms it.
+            self.replica_bound = self._dispatcher.dispatched
 
     def follow_no_more(self) -> None:
         """Publish everything that has arrived, and cut a record that has not arrived completely.

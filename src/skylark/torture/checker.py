@@ -103,8 +103,11 @@ def check(
 
 
 def _lost(history: History) -> Iterator[str]:
+    stored = {number: place for place, number in history.stored}
     for send in history.missing():
-        yield f"message {send.number}, acknowledged at {_place(send.place)}"
+        place = stored.get(send.number)
+        fate = "" if place is None else f", stored at {_place(place)} but never delivered"
+        yield f"message {send.number}, acknowledged at {_place(send.place)}{fate}"
 
 
 def _sightings(history: History) -> Iterator[tuple[QueuePosition, int]]:

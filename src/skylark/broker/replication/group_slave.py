@@ -90,13 +90,16 @@ class GroupSlave(ReplicationSlave):
         link = await connect_ha(
             self._replica_address(), self._received, timeout_s=CONNECT_TIMEOUT_S, tls=self._tls
         )
-        self._link = link
         try:
             link.write(self._greeting().encode())
             greeting = await self._greeting_of(link)
             start, is_common = await self._compare_from(greeting, master)
             self._intake = ReplicaIntake(self._store, start, is_common=is_common)
-            log.info("following the master address=%s physical_offset=%d", link.address, start)
+            self._link = link  # not before: `flushed` would report the position of the former link
+            log.info(
+                "following the master address=%s physical_offset=%d end=%d master_end=%d",
+                link.address, start, self._store.appended_offset, greeting.log_end,
+            )  # fmt: skip
             self._status.connections += 1
             self._report(link)
             self._see_master(True)
@@ -182,7 +185,8 @@ class GroupSlave(ReplicationSlave):
             if intake.divergence is not was_cut:
                 assert intake.divergence is not None
                 self._epoch_file.cut_from(intake.divergence.physical_offset)
-        store.replica_bound = piece.confirm_offset
+        # Not behind what was compared: this log may have a tail of its own there, which is about to be cut.
+        store.replica_bound = min(piece.confirm_offset, intake.position)
         self._status.master_offset = max(self._status.master_offset, piece.confirm_offset)
         if not self._joined.is_set() and intake.position >= self._common_end:
             self._join()
@@ -199,6 +203,7 @@ class GroupSlave(ReplicationSlave):
         self._last_master.note(self._master_config)
         self._joined.set()
         self._metadata_due.set()
+        log.info("equal to the master's log physical_offset=%d", self._intake.position)
 
     def _encode_report(self, physical_offset: int) -> bytes:
         return acknowledgement(physical_offset)
