@@ -162,6 +162,85 @@ def test_columns_become_properties() -> None:
     assert message.is_single
 
 
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "body": st.binary(min_size=1, max_size=8),
+                "topic": st.sampled_from(["a", "b"]),
+                "tags": st.sampled_from(["paid", "", None]),
+                "keys": st.lists(st.sampled_from(["k1", "k2", "", None]), max_size=3) | st.none(),
+            }
+        ),
+        max_size=9,
+    )
+)
+def test_rows_encoded_by_column_are_the_messages_of_a_loop(rows: list[dict[str, Any]]) -> None:
+    arrow = pa.schema(
+        [
+            ("body", pa.binary()),
+            ("topic", pa.string()),
+            ("tags", pa.string()),
+            ("keys", pa.list_(pa.string())),
+        ]
+    )
+    batch = pa.RecordBatch.from_pylist(rows, arrow)
+    reader, again = (RowReader(batch.schema.names, read_options({"namesrv": "h:1"}), ME) for _ in range(2))
+    assert reader.is_plain
+    found = [
+        (number, rows.topic, bytes(each.body), decode_properties(each.properties))
+        for rows in reader.encoded(batch, lambda count: ["NEW"] * count)
+        for number, each in zip(
+            rows.numbers, split_batch(rows.elements.part(range(len(rows.elements)))), strict=True
+        )
+    ]
+    assert sorted(found, key=lambda each: each[0]) == [
+        (message.row, message.topic, message.body, decode_properties(message.properties))
+        for message in again.messages(batch, lambda: "NEW")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "changes"),
+    [
+        ({"shardingKey": "a"}, {}),
+        ({"queueId": 1}, {}),
+        ({"delayLevel": 3}, {}),
+        ({}, {"exactlyOnce": "keys"}),
+        ({}, {"rowsPerSecond": "5/s"}),
+    ],
+)
+def test_rows_with_a_place_or_a_pace_of_their_own_are_not_encoded_by_column(
+    column: dict[str, Any], changes: dict[str, str]
+) -> None:
+    names = ["body", *column]
+    assert not RowReader(names, read_options({**OPTIONS, **changes}), ME).is_plain
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ({"body": b""}, "row 2 has an empty body"),
+        ({"body": None}, "row 2 has an empty body"),
+        ({"tags": "a\x02b"}, "tags: row 2 holds"),
+        ({"tags": "a" * 40_000}, "row 2 has more than 32767 bytes of properties"),
+    ],
+)
+def test_the_row_that_no_broker_takes_is_named(row: dict[str, Any], sentence: str) -> None:
+    good = {"body": b"x", "tags": "a"}
+    batch = pa.RecordBatch.from_pylist([good, good, {**good, **row}])
+    reader = RowReader(batch.schema.names, read_options(OPTIONS), ME)
+    with pytest.raises(SettingsError, match=sentence):
+        list(reader.encoded(batch, lambda count: ["NEW"] * count))
+
+
+def test_a_row_without_a_topic_is_named() -> None:
+    batch = pa.RecordBatch.from_pylist([{"body": b"b", "topic": name} for name in ("a", "a", None)])
+    reader = RowReader(batch.schema.names, read_options({"namesrv": "h:1"}), ME)
+    with pytest.raises(SettingsError, match="row 2: the column is null"):
+        list(reader.encoded(batch, lambda count: ["NEW"] * count))
+
+
 def test_a_time_of_birth_is_not_looked_at_unless_it_is_to_be_kept() -> None:
     odd = pa.array([1 << 62]).view(pa.timestamp("us", tz="UTC"))
     batch = pa.RecordBatch.from_arrays([pa.array([b"x"]), odd], names=["body", "bornTimestamp"])

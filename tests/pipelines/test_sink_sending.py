@@ -10,14 +10,16 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from skylark.arrow.batch_elements import encode_elements, property_texts, text_values
 from skylark.broker.broker import Broker
 from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import StoredMessage, encode_properties
 from skylark.namesrv.server import NameServer
 from skylark.pipelines.cluster_client import ClusterClient
-from skylark.pipelines.row_sender import OutMessage, RowSender
+from skylark.pipelines.row_sender import OutMessage, PlainRows, RowSender
 from tests.support.broker import BrokerClient, running_broker, running_cluster, running_name_server, until
 
 QUEUES = 4
@@ -76,6 +78,32 @@ async def test_every_message_arrives_once_and_queues_are_used_evenly(tmp_path: P
         assert min(len(queue) for queue in queues) >= 500
         assert (sender.rows, sender.bytes) == (3000, sum(len(str(number)) for number in range(3000)))
         assert queues[0][1].unique_key is not None
+
+
+async def test_encoded_rows_arrive_once_and_a_bad_one_is_named(tmp_path: Path) -> None:
+    def run(name_server: str, bodies: list[bytes], tags: list[str]) -> None:
+        cluster = ClusterClient(name_server, request_timeout_s=30, retry_timeout_s=30)
+        try:
+            sender = RowSender(cluster, group="g")
+            texts = property_texts([("TAGS", text_values(pa.array(tags)))], len(tags))
+            elements = encode_elements(pa.array(bodies), texts)
+            numbers = range(10, 10 + len(bodies))
+            sender.send_encoded(PlainRows("T", elements, numbers, sum(map(len, bodies))))
+            sender.finish()
+            assert (sender.rows, sender.bytes) == (len(bodies), sum(map(len, bodies)))
+        finally:
+            cluster.close()
+
+    bodies = [b"%d" % number for number in range(3073)]  # the last request has a single row
+    async with running(tmp_path) as (names, broker), BrokerClient(broker.address) as client:
+        await client.send("T", b"first", 0)
+        await asyncio.to_thread(run, names.address, bodies, ["t"] * len(bodies))
+        queues = await stored(client)
+        assert sorted(each.body for queue in queues for each in queue) == sorted([b"first", *bodies])
+        assert {each.tags for queue in queues for each in queue if each.body != b"first"} == {"t"}
+        with pytest.raises(RocketMQError) as failed:
+            await asyncio.to_thread(run, names.address, [b"a", b"b", b"c"], ["t", "t\0", "t"])
+        assert "rows 11 to 11" in failed.value.__notes__[0]
 
 
 async def test_a_sharding_key_keeps_order(tmp_path: Path) -> None:

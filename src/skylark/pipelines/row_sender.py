@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from skylark.client import retry
 from skylark.client.producer.queue_selectors import RoundRobin
@@ -20,18 +21,23 @@ from skylark.model.java import java_hash
 from skylark.model.message import PROPERTIES_BYTES_MAX, RETRY_TOPIC_PREFIX
 from skylark.model.message_id import UniqueIds
 from skylark.model.names import AUTO_CREATE_TOPIC
-from skylark.model.record import BATCH_ELEMENT, LENGTH
+from skylark.model.record import BATCH_ELEMENT, LENGTH, split_batch
 from skylark.pipelines.cluster_client import ClusterClient, masters
 from skylark.protocol.bodies import MessageQueue, TopicRouteData
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.command import Buffer
 from skylark.protocol.requests.send import SendBatchMessage, SendMessageV2, SendResult
 from skylark.remoting.blocking_connection import BlockingConnection, PendingReply
+
+if TYPE_CHECKING:
+    from skylark.arrow.batch_elements import Elements
 
 log = logging.getLogger(__name__)
 
 REQUESTS_IN_FLIGHT_MAX = 32
 BATCH_BYTES_MAX = 256 << 10
 BATCH_MESSAGES_MAX = 256
+ENCODED_ROWS_MAX = 1024
 SEND_TIMEOUT_S = 10.0
 ATTEMPTS_MAX = 5
 PAUSE_MIN_S = 0.01
@@ -57,9 +63,19 @@ class OutMessage:
     """Row number within the task, for error messages."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlainRows:
+    """Rows of one topic that any queue may take, with their numbers within the task."""
+
+    topic: str
+    elements: Elements
+    numbers: Sequence[int]
+    body_bytes: int
+
+
 @dataclass(slots=True)
 class RowBatch:
-    """Messages of one queue, sent in one request."""
+    """Messages of one queue that are gathered for one request."""
 
     queue: MessageQueue
     is_ordered: bool
@@ -67,7 +83,44 @@ class RowBatch:
     born_ms: int | None
     messages: list[OutMessage] = field(default_factory=list)
     size: int = 0
+
+
+@dataclass(slots=True)
+class SinkRequest:
+    """Encoded rows of one request. The body of several rows is that of a batch, and has their properties."""
+
+    queue: MessageQueue
+    is_ordered: bool
+    is_pinned: bool
+    born_ms: int | None
+    rows: Sequence[int]
+    body: Buffer
+    properties: bytes = b""
     attempts: int = 0
+
+    @classmethod
+    def of(cls, batch: RowBatch) -> SinkRequest:
+        messages = batch.messages
+        place = batch.queue, batch.is_ordered, batch.is_pinned, batch.born_ms
+        rows = [message.row for message in messages]
+        if len(messages) == 1:
+            return cls(*place, rows, messages[0].body, messages[0].properties)
+        return cls(*place, rows, encode_batch(messages))
+
+    @classmethod
+    def of_encoded(cls, queue: MessageQueue, rows: Sequence[int], body: memoryview) -> SinkRequest:
+        """Rows that any queue may take."""
+        if len(rows) > 1:
+            return cls(queue, False, False, None, rows, body)
+        (element,) = split_batch(body)
+        return cls(queue, False, False, None, rows, element.body, element.properties)
+
+    def single_rows(self) -> Iterator[SinkRequest]:
+        """One request for each row of a batch."""
+        for row, element in zip(self.rows, split_batch(memoryview(self.body)), strict=True):
+            yield SinkRequest(
+                self.queue, self.is_ordered, True, self.born_ms, [row], element.body, element.properties
+            )
 
 
 def encode_batch(messages: list[OutMessage]) -> bytes:
@@ -82,10 +135,10 @@ def encode_batch(messages: list[OutMessage]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlightBatch:
-    """A batch in flight: its pending reply, or the error that kept it from being sent."""
+class _InFlight:
+    """A request in flight: its pending reply, or the error that kept it from being sent."""
 
-    batch: RowBatch
+    request: SinkRequest
     asked: tuple[BlockingConnection, PendingReply[SendResult]] | RocketMQError
 
 
@@ -139,7 +192,7 @@ class RowSender:
         self._routes: dict[str, SendRoute] = {}
         self._open: dict[MessageQueue, RowBatch] = {}
         self._spreading: dict[str, RowBatch] = {}
-        self._flying: deque[_InFlightBatch] = deque()
+        self._flying: deque[_InFlight] = deque()
         # Random bytes instead of the host address: unique per worker.
         self._ids = UniqueIds(os.urandom(4), _now_ms())
         self.rows = 0
@@ -147,6 +200,9 @@ class RowSender:
 
     def next_unique_key(self) -> str:
         return self._ids.next(_now_ms())
+
+    def next_unique_keys(self, count: int) -> list[str]:
+        return self._ids.several(count, _now_ms())
 
     def send(self, message: OutMessage) -> None:
         """Queue a message; it is sent when its batch is full, and acknowledged after `finish`."""
@@ -161,6 +217,16 @@ class RowSender:
         self.bytes += len(message.body)
         if message.is_single or batch.size >= BATCH_BYTES_MAX or len(batch.messages) >= BATCH_MESSAGES_MAX:
             self._close(batch)
+
+    def send_encoded(self, rows: PlainRows) -> None:
+        """Send rows; they are acknowledged after `finish`."""
+        rows_max = ENCODED_ROWS_MAX if is_batchable(rows.topic) else 1
+        for part in rows.elements.parts(BATCH_BYTES_MAX, rows_max):
+            queue = self._route(rows.topic).next()
+            numbers = rows.numbers[part.start : part.stop]
+            self._dispatch(SinkRequest.of_encoded(queue, numbers, rows.elements.part(part)))
+        self.rows += len(rows.elements)
+        self.bytes += rows.body_bytes
 
     def finish(self) -> None:
         """Send the rest and wait until everything is acknowledged."""
@@ -263,81 +329,84 @@ class RowSender:
             del self._spreading[batch.queue.topic]
         if not batch.messages:
             return
+        self._dispatch(SinkRequest.of(batch))
+
+    def _dispatch(self, request: SinkRequest) -> None:
+        """Send a request as soon as there is room in flight."""
         while len(self._flying) >= self._in_flight_max or (
-            # Keeps order: a retried batch must not be stored after its successors.
-            batch.is_ordered and any(flight.batch.queue == batch.queue for flight in self._flying)
+            # Keeps order: a retried request must not be stored after its successors.
+            request.is_ordered and any(flight.request.queue == request.queue for flight in self._flying)
         ):
             self._land()
-        self._start(batch)
+        self._start(request)
 
-    def _start(self, batch: RowBatch) -> None:
-        batch.attempts += 1
+    def _start(self, request: SinkRequest) -> None:
+        request.attempts += 1
         try:
-            address = self._route(batch.queue.topic).masters.get(batch.queue.broker_name)
+            address = self._route(request.queue.topic).masters.get(request.queue.broker_name)
             if address is None:
-                raise BrokerUnknown(batch.queue.broker_name)
+                raise BrokerUnknown(request.queue.broker_name)
             connection = self._brokers.connection(address)
-            asked = connection.ask(self._request(batch), timeout_s=self._timeout_s)
+            asked = connection.ask(self._command(request), timeout_s=self._timeout_s)
         except RocketMQError as error:
-            self._flying.append(_InFlightBatch(batch, error))
+            self._flying.append(_InFlight(request, error))
         else:
-            self._flying.append(_InFlightBatch(batch, (connection, asked)))
+            self._flying.append(_InFlight(request, (connection, asked)))
 
-    def _request(self, batch: RowBatch) -> SendMessageV2:
-        first = batch.messages[0]
-        is_batch = len(batch.messages) > 1
+    def _command(self, request: SinkRequest) -> SendMessageV2:
+        is_batch = len(request.rows) > 1
         kind = SendBatchMessage if is_batch else SendMessageV2
         return kind(
             producer_group=self._group,
-            topic=batch.queue.topic,
+            topic=request.queue.topic,
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=AUTO_CREATE_QUEUES,
-            queue_id=batch.queue.queue_id,
+            queue_id=request.queue.queue_id,
             sys_flag=0,
-            born_timestamp=batch.born_ms if batch.born_ms is not None else _now_ms(),
+            born_timestamp=request.born_ms if request.born_ms is not None else _now_ms(),
             flag=0,
-            properties="" if is_batch else first.properties.decode(),
+            properties=request.properties.decode(),
             batch=is_batch,
-            broker_name=batch.queue.broker_name,
-            body=encode_batch(batch.messages) if is_batch else first.body,
+            broker_name=request.queue.broker_name,
+            body=request.body,
         )
 
     def _land(self) -> None:
         """Wait for the oldest request; retry it if it failed."""
         flight = self._flying.popleft()
-        batch = flight.batch
         if isinstance(flight.asked, RocketMQError):
-            self._again(batch, flight.asked)
+            self._again(flight.request, flight.asked)
             return
         connection, asked = flight.asked
         try:
             result = connection.answer(asked)
         except RocketMQError as error:
-            self._again(batch, error)
+            self._again(flight.request, error)
             return
         if result.code != ResponseCode.SUCCESS:
-            self._again(batch, BrokerError(result.code, "stored, but not confirmed by disk or replica"))
+            unconfirmed = BrokerError(result.code, "stored, but not confirmed by disk or replica")
+            self._again(flight.request, unconfirmed)
 
-    def _again(self, batch: RowBatch, error: RocketMQError) -> None:
-        """Retry a batch, or raise if a retry cannot help."""
-        if isinstance(error, MessageIllegal) and len(batch.messages) > 1:
-            for message in batch.messages:  # find the illegal one
-                self._start(RowBatch(batch.queue, batch.is_ordered, True, batch.born_ms, [message]))
+    def _again(self, request: SinkRequest, error: RocketMQError) -> None:
+        """Retry a request, or raise if a retry cannot help."""
+        if isinstance(error, MessageIllegal) and len(request.rows) > 1:
+            for single in request.single_rows():  # find the illegal one
+                self._start(single)
             return
-        topic = batch.queue.topic
+        topic = request.queue.topic
         is_stored = isinstance(error, BrokerError) and error.code in SendMessageV2.good_codes
         is_retriable = error.retriable or error.refresh_route or is_stored
-        if not is_retriable or batch.attempts >= self._attempts_max:
-            rows = f"rows {batch.messages[0].row} to {batch.messages[-1].row}"
-            log.error("send failed topic=%s rows=%s attempts=%d", topic, rows, batch.attempts)
-            error.add_note(f"{rows} for topic {topic}, after {batch.attempts} attempts")
+        if not is_retriable or request.attempts >= self._attempts_max:
+            rows = f"rows {request.rows[0]} to {request.rows[-1]}"
+            log.error("send failed topic=%s rows=%s attempts=%d", topic, rows, request.attempts)
+            error.add_note(f"{rows} for topic {topic}, after {request.attempts} attempts")
             raise error
         # A broker may be restarting: longer pauses than a client's, whose user is waiting.
-        self._sleep(retry.pause_s(batch.attempts + 2, has_other_broker=False))
+        self._sleep(retry.pause_s(request.attempts + 2, has_other_broker=False))
         route = self._route(topic, refresh=True)
-        if not batch.is_pinned:
-            batch.queue = route.next()
-        self._start(batch)
+        if not request.is_pinned:
+            request.queue = route.next()
+        self._start(request)
 
 
 def is_batchable(topic: str) -> bool:

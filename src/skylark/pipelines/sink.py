@@ -19,11 +19,23 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from skylark.arrow.batch_elements import (
+    encode_elements,
+    property_texts,
+    text_values,
+    unsafe_rows,
+    value_bytes,
+)
+from skylark.arrow.record_layout import Flags
 from skylark.errors import SettingsError
 from skylark.model.message import (
+    PROPERTIES_BYTES_MAX,
     PROPERTY_CRC32,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
@@ -56,12 +68,11 @@ from skylark.pipelines.options import (
     tls_server_name,
     tls_trusted,
 )
-from skylark.pipelines.row_sender import OutMessage, RowSender, is_batchable
+from skylark.pipelines.row_sender import OutMessage, PlainRows, RowSender, is_batchable
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -82,6 +93,10 @@ TYPES: dict[str, tuple[str, ...]] = {
 """The columns that the sink uses, with their allowed types."""
 ORIGIN = ("topic", "brokerName", "queueId", "queueOffset")
 """Together these identify one message of a cluster."""
+SINGLED_OUT = frozenset({"shardingKey", "delayLevel", "deliverAt", "properties"})
+"""Columns that are looked at row by row: they choose a queue or hold any property."""
+ENCODED_BYTES_MAX = 1 << 30
+"""Arrow's columns hold up to 2 GiB, and encoded rows have some bytes more."""
 PASSENGERS = frozenset(
     "brokerName queueOffset physicalOffset msgId uniqKey bodyText bornTimestamp storeTimestamp"
     " bornHost storeHost reconsumeTimes sysFlag flag".split()
@@ -226,7 +241,7 @@ def row_key(identity: Identity, origin: tuple[Any, ...] | None, row: int, topic:
 
 
 class RowReader:
-    """Turns record batches with checked columns into messages."""
+    """Turns record batches with checked columns into messages, one by one or as encoded columns."""
 
     def __init__(self, names: Sequence[str], options: SinkOptions, identity: Identity) -> None:
         self._options = options
@@ -235,6 +250,64 @@ class RowReader:
         self._has_origin = all(name in self._names for name in ORIGIN)
         self._is_placed = "queueId" in self._names and not {"brokerName", "queueOffset"} <= self._names
         self._row = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any queue may take every row, so that rows are encoded column by column."""
+        options = self._options
+        return not (
+            self._is_placed
+            or self._names & SINGLED_OUT
+            or options.exactly_once
+            or options.keep_times
+            or options.rows_per_second
+        )
+
+    def encoded(self, batch: pa.RecordBatch, new_keys: Callable[[int], list[str]]) -> Iterator[PlainRows]:
+        """Yield the rows of each topic in a batch of plain rows."""
+        if batch.nbytes > ENCODED_BYTES_MAX and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from self.encoded(batch.slice(0, half), new_keys)
+            yield from self.encoded(batch.slice(half), new_keys)
+            return
+        first, self._row = self._row, self._row + batch.num_rows
+        for topic, rows, numbers in self._by_topic(batch, first):
+            bodies = text_values(rows.column("body"))
+            body_bytes = value_bytes(bodies)
+            _refuse(body_bytes == 0, numbers, "body", "has an empty body; a message needs at least one byte")
+            columns = [(PROPERTY_UNIQUE_KEY, text_values(pa.array(new_keys(rows.num_rows))))]
+            # Tags last: brokers then see at once that all rows have the same.
+            for name, column in ((PROPERTY_KEYS, "keys"), (PROPERTY_TAGS, "tags")):
+                if column in self._names:
+                    values = text_values(rows.column(column))
+                    for row in unsafe_rows(values):
+                        raise SettingsError(
+                            column, f"row {numbers[row]} holds \\x00, \\x01 or \\x02; remove it"
+                        )
+                    columns.append((name, values))
+            texts = property_texts(columns, rows.num_rows)
+            sentence = f"has more than {PROPERTIES_BYTES_MAX} bytes of properties"
+            _refuse(value_bytes(texts) > PROPERTIES_BYTES_MAX, numbers, "properties", sentence)
+            yield PlainRows(topic, encode_elements(bodies, texts), numbers, int(body_bytes.sum()))
+
+    def _by_topic(
+        self, batch: pa.RecordBatch, first: int
+    ) -> Iterator[tuple[str, pa.RecordBatch, Sequence[int]]]:
+        numbers = range(first, first + batch.num_rows)
+        if not numbers:
+            return
+        if self._options.topic is not None:
+            yield self._options.topic, batch, numbers
+            return
+        topics = batch.column("topic").fill_null("")
+        for topic in pc.unique(topics).to_pylist():
+            places = np.flatnonzero(pc.equal(topics, topic).to_numpy(zero_copy_only=False))
+            if not topic:
+                raise _no_topic(numbers[int(places[0])])
+            if len(places) == len(numbers):
+                yield topic, batch, numbers
+            else:
+                yield topic, batch.take(pa.array(places)), (places + first).tolist()
 
     def messages(self, batch: pa.RecordBatch, new_key: Callable[[], str]) -> Iterator[OutMessage]:
         """Yield the messages of one batch; `new_key` makes keys for rows without `exactlyOnce`."""
@@ -251,9 +324,7 @@ class RowReader:
             body = body.encode()
         topic = self._options.topic or row["topic"]
         if not topic:
-            raise SettingsError(
-                "topic", f"row {self._row}: the column is null; fill it or set the option topic"
-            )
+            raise _no_topic(self._row)
         properties = self._properties(row)
         unique_key = None
         if self._options.exactly_once:
@@ -299,6 +370,15 @@ class RowReader:
         if (deliver_at := row.get("deliverAt")) is not None:
             properties[PROPERTY_TIMER_DELIVER_MS] = str(_milliseconds(deliver_at))
         return properties
+
+
+def _no_topic(row: int) -> SettingsError:
+    return SettingsError("topic", f"row {row}: the column is null; fill it or set the option topic")
+
+
+def _refuse(is_bad: Flags, numbers: Sequence[int], name: str, sentence: str) -> None:
+    if is_bad.any():
+        raise SettingsError(name, f"row {numbers[int(is_bad.argmax())]} {sentence}")
 
 
 def _milliseconds(moment: datetime | int | None) -> int | None:
@@ -348,6 +428,10 @@ def write_rows(
     for batch in batches:
         if reader is None:
             reader = RowReader(batch.schema.names, options, identity)
+        if reader.is_plain:
+            for rows in reader.encoded(batch, sender.next_unique_keys):
+                sender.send_encoded(rows)
+            continue
         for message in reader.messages(batch, sender.next_unique_key):
             sender.send(message)
     sender.finish()
