@@ -31,6 +31,8 @@ PAGES = {
     "why": "groups/search/why",
     "reset": "groups/search/reset?topic=orders&to=begin",
     "dead-letters": "dead-letters/billing",
+    "pipelines": "pipelines",
+    "pipeline": "pipelines/etl-payments-77e0b3f1",
     "clients": "clients",
     "health": "health",
     "changes": "changes",

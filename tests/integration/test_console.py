@@ -15,6 +15,7 @@ from skylark.console.texts import TEXTS
 from skylark.errors import SettingsError
 from skylark.testing import EmbeddedServers
 from tests.support.console import ConsoleClient, console_client
+from tests.support.console_data import running_jobs
 
 ANYWHERE = "0.0.0.0"  # noqa: S104
 SCRIPT = "<script>alert(1)</script>"
@@ -40,7 +41,8 @@ def servers() -> Iterator[EmbeddedServers]:
                 )
             queues = admin.topics.queues("orders")
             admin.offsets.commit("billing", {queues[0]: 5, queues[1]: 0})
-        yield servers
+        with running_jobs(servers.namesrv):
+            yield servers
 
 
 @pytest.fixture
@@ -54,7 +56,14 @@ async def client(servers: EmbeddedServers) -> AsyncIterator[ConsoleClient]:
 
 PATHS = [
     path.format(
-        topic="orders", group="billing", broker="broker-a", id="order-7", queue=0, offset=1, client="x"
+        topic="orders",
+        group="billing",
+        broker="broker-a",
+        id="order-7",
+        queue=0,
+        offset=1,
+        client="x",
+        job="etl-payments-77e0b3f1",
     )
     for path, _ in PAGES
     if "{client}" not in path and "{id}" not in path
@@ -97,6 +106,22 @@ async def test_a_group_shows_its_lag_in_each_queue(client: ConsoleClient) -> Non
     assert found["state"] == "nobody"
     page = await client.get("/local/groups/billing")
     assert "Nobody is online, and messages wait." in page.text
+
+
+async def test_pipelines_show_what_jobs_reported(client: ConsoleClient) -> None:
+    rows = (await client.get("/local/pipelines.json")).json()["jobs"]
+    assert {row["job"]: (row["state"], row["lag"], row["rejected"]) for row in rows} == {
+        "archive-orders-5c1d09aa": ("running", 0, 0),
+        "etl-payments-77e0b3f1": ("running", 2190, 12),
+        "cdc-users": ("failed", None, 0),
+    }
+    page = await client.get("/local/pipelines/cdc-users")
+    assert "cannot decode the body of users/broker-a/0/12" in page.text
+    page = await client.get("/local/pipelines/etl-payments-77e0b3f1")
+    assert "topic:payments_rejects" in page.text and "<svg" in page.text
+    found = (await client.get("/local/pipelines/etl-payments-77e0b3f1.json")).json()
+    assert [part["number"] for part in found["runs"][0]["last"]] == list(range(12))
+    assert "No job nothing" in (await client.get("/local/pipelines/nothing")).text
 
 
 async def test_what_does_not_exist_is_said(client: ConsoleClient) -> None:

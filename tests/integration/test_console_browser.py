@@ -124,6 +124,18 @@ def test_a_dead_letter_is_edited_and_sent_again(page: Page, address: str) -> Non
     expect(page.get_by_role("status")).to_contain_text("sent dead letters of billing")
 
 
+def test_a_failed_job_says_why(page: Page, address: str) -> None:
+    page.goto(f"{address}/")
+    page.keyboard.press("g")
+    page.keyboard.press("p")
+    expect(page.get_by_role("heading", name="Pipelines", level=1)).to_be_visible()
+    row = page.locator("#grid-jobs tbody tr", has_text="etl-payments")
+    expect(row).to_contain_text("running")
+    expect(row).to_contain_text("2,190")
+    page.get_by_role("link", name="cdc-users").click()
+    expect(page.get_by_role("alert")).to_contain_text("expected a Debezium event")
+
+
 def test_a_message_is_sent_from_an_old_one_with_the_keyboard_alone(page: Page, address: str) -> None:
     page.goto(f"{address}/")
     page.keyboard.press("g")
@@ -163,6 +175,7 @@ PAGES = (
     "/topics/orders/send", "/topics/orders/settings", "/groups", "/groups/billing", "/groups/billing/members",
     "/groups/search/why", "/groups/search/reset?topic=orders&to=begin", "/dead-letters/billing", "/brokers",
     "/brokers/broker-a", "/name-servers", "/clients", "/health", "/changes", "/new-topic",
+    "/pipelines", "/pipelines/etl-payments-77e0b3f1",
 )  # fmt: skip
 
 

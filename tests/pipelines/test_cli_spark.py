@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from pyspark.logger import PySparkLogger
 from typer.testing import CliRunner
 
+from skylark import Admin
 from skylark.cli import spark_jobs
 from skylark.cli.main import app
 from skylark.pipelines.jobs import session
@@ -346,6 +347,14 @@ def test_a_run_stopped_by_ctrl_c_goes_on_where_it_was(
     assert (summary["status"], summary["counts"]["read"]) == ("end of data", 25)
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 0)) == 75
     assert rows(table) == [(0, number) for number in range(75)]
+    with Admin(namesrv=shared_cluster.namesrv) as admin:
+        runs = [run for run in admin.pipelines.runs() if run.topics == (topic,)]
+    assert [(run.state, run.rows, run.kind) for run in runs] == [
+        ("finished", 25, "archive"), ("stopped", 50, "archive"),
+    ]  # fmt: skip
+    assert runs[0].name == runs[1].name
+    assert runs[0].counts["written"] == 25
+    assert runs[1].last[0].rows == 50
 
 
 @pytest.mark.nightly

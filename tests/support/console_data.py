@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 from skylark import Admin, ConsumeFrom, ConsumeResult, Message, Producer, PushConsumer, PushConsumerSettings
 from skylark.admin.results import Group
 from skylark.client.received_message import ReceivedMessage
+from skylark.pipelines.job_reporter import JobReporter
 from skylark.testing import EmbeddedServers
 
 CITIES = ("Berlin", "Lyon", "Oslo", "Porto", "Turin")
@@ -53,4 +55,34 @@ def shop(orders: int = 240) -> Iterator[EmbeddedServers]:
                     if "billing" in counts and counts["billing"].waiting >= orders // 20:
                         break
                     died.wait(0.1)
-                yield servers
+                with running_jobs(servers.namesrv):
+                    yield servers
+
+
+@contextlib.contextmanager
+def running_jobs(namesrv: str) -> Iterator[None]:
+    """Two jobs that run and one that failed."""
+    with (
+        contextlib.suppress(ValueError),
+        JobReporter(namesrv, kind="cdc", name="cdc-users", topics=["users"], outputs=["delta:lake/users"]),
+    ):
+        raise ValueError("cannot decode the body of users/broker-a/0/12: expected a Debezium event")
+    with (
+        JobReporter(
+            namesrv, kind="archive", name="archive-orders-5c1d09aa", source=namesrv, topics=["orders"],
+            outputs=["delta:lake/orders"], group="lake", directory="lake/orders/_skylark/state", every_s=0.1,
+        ) as archive,
+        JobReporter(
+            namesrv, kind="etl", name="etl-payments-77e0b3f1", source=namesrv, topics=["payments"],
+            outputs=["delta:lake/payments", "topic:payments_rejects"], every_s=0.1,
+        ) as etl,
+    ):  # fmt: skip
+        for number in range(12):
+            rate = 4100 + 900 * (number % 4) - 70 * number
+            archive.batch(query="archive", number=number, rows=9000, rows_per_s=rate, lag=(11 - number) * 40)
+            etl.batch(
+                query="rows", number=number, rows=800, rows_per_s=rate / 5, lag=1200 + 90 * number,
+                rejected=number % 3,
+            )  # fmt: skip
+            time.sleep(0.002)  # no two at the same millisecond
+        yield

@@ -15,6 +15,7 @@ from skylark.admin.groups import AsyncGroups
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.overview import AsyncOverview
+from skylark.admin.pipelines import AsyncPipelines
 from skylark.admin.server_calls import ServerCalls
 from skylark.admin.topics import AsyncTopics
 from skylark.admin.users import AsyncAcls, AsyncUsers
@@ -79,6 +80,7 @@ class AsyncAdmin:
         self.messages = AsyncMessages(self._servers, self.groups, self.clients)
         self.dead_letters = AsyncDeadLetters(self._servers, self.messages, self.offsets)
         self.overview = AsyncOverview(self.brokers, self.topics, self.groups, self.dead_letters)
+        self.pipelines = AsyncPipelines(self.messages)
         self.name_servers = AsyncNameServers(self._servers)
         self.controllers = AsyncControllers(self._servers)
         self.users = AsyncUsers(self._servers)
@@ -253,6 +255,11 @@ class Overview(_Part[AsyncOverview]):
     group_states = _waiting(AsyncOverview.group_states)
 
 
+class Pipelines(_Part[AsyncPipelines]):
+    jobs = _waiting(AsyncPipelines.jobs)
+    runs = _waiting(AsyncPipelines.runs)
+
+
 class NameServers(_Part[AsyncNameServers]):
     config = _waiting(AsyncNameServers.config)
     update_config = _waiting(AsyncNameServers.update_config)
@@ -315,6 +322,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         self.messages = Messages(self, inner.messages)
         self.dead_letters = DeadLetters(self, inner.dead_letters)
         self.overview = Overview(self, inner.overview)
+        self.pipelines = Pipelines(self, inner.pipelines)
         self.name_servers = NameServers(self, inner.name_servers)
         self.controllers = Controllers(self, inner.controllers)
         self.users = Users(self, inner.users)

@@ -11,6 +11,7 @@ from skylark.admin.results import ClusterSummary
 from skylark.admin.server_calls import at_once
 from skylark.admin.topics import AsyncTopics
 from skylark.errors import RocketMQError
+from skylark.model.job_report import REPORT_TOPIC
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_GROUPS, retry_topic
 from skylark.protocol.bodies import BrokerConsumeStats
@@ -53,7 +54,7 @@ class AsyncOverview:
         self._dead_letters = dead_letters
 
     async def topic_names(self, *, cluster: str | None = None, system: bool = False) -> list[str]:
-        """The names of topics; with `system` also built-in, retry and dead-letter topics.
+        """The names of topics; with `system` also built-in, retry and dead-letter topics, and reports.
 
         Raises ClientError for an unknown cluster, which name servers do not report.
         """
@@ -62,7 +63,7 @@ class AsyncOverview:
         names = await self._topics.names(cluster=cluster)
         if system:
             return names
-        hidden = set(await self._topics.system())
+        hidden = {*await self._topics.system(), REPORT_TOPIC}
         return [name for name in names if name not in hidden and not name.startswith(DERIVED)]
 
     async def group_names(self, *, cluster: str | None = None, system: bool = False) -> list[str]:

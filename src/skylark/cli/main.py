@@ -44,7 +44,7 @@ COMMANDS = {
     "tail": CommandEntry(MESSAGES, "Follow a topic: its last messages, then each new one."),
     "console": CommandEntry(ADMIN, "Serve the web console until Ctrl-C: topics, messages, groups."),
     "gateway": CommandEntry(ADMIN, "Serve the HTTP API: send, read, offsets, administration."),
-    "top": CommandEntry(ADMIN, "Watch the whole system: brokers, topics, groups, rates and lag."),
+    "top": CommandEntry(ADMIN, "Watch brokers, topics, groups and jobs, with rates and lag."),
     "cluster": CommandEntry(ADMIN, "Clusters: run one here, list brokers, copy metadata."),
     "topic": CommandEntry(ADMIN, "Topics: create, change, delete, and inspect."),
     "group": CommandEntry(ADMIN, "Consumer groups: create, change, delete, and inspect."),

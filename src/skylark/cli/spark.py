@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +11,9 @@ import typer
 
 from skylark.cli import spark_jobs
 from skylark.cli.errors import UsageError
-from skylark.cli.options import grouped, pairs, parsed, tabular
-from skylark.cli.output import Screen, print_json
+from skylark.cli.options import NAMESRV, AsJson, Namesrv, connected, grouped, pairs, parsed, tabular
+from skylark.cli.output import Age, Listing, Rate, Screen, When, print_json
+from skylark.cli.output import show as show_listing
 from skylark.cli.spark_jobs import (
     ColumnsOption,
     DecodeIfOption,
@@ -23,6 +24,7 @@ from skylark.cli.spark_jobs import (
     Printing,
     RateOption,
     RejectsOption,
+    ReportOption,
     RunOptions,
     SchemaOption,
     ShowOptions,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from skylark.html_report import HtmlReport
+    from skylark.model.job_report import JobReport
     from skylark.pipelines.jobs.dlq import Edit
     from skylark.pipelines.jobs.queries import JobSummary, Watch
     from skylark.pipelines.jobs.replay import ReplayRange
@@ -276,6 +279,7 @@ def replay(
     rate: RateOption = None,
     keep_times: Annotated[bool, typer.Option("--keep-times", help="Keep the original born time.")] = False,
     state: StateOption = None,
+    report: ReportOption = True,
     show: ShowOptions,
     place: SparkSessionOptions,
 ) -> None:
@@ -286,7 +290,7 @@ def replay(
     """
     spark_jobs.session_settings(place)
     from skylark.pipelines.jobs import replay as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.endpoints import parse_output  # noqa: PLC0415
+    from skylark.pipelines.jobs.endpoints import parse_output, stable_name  # noqa: PLC0415
     from skylark.pipelines.options import absolute_path  # noqa: PLC0415
 
     target = to_namesrv or stretch.namesrv
@@ -305,7 +309,21 @@ def replay(
             namesrv=target, state=directory, rate=rate, keep_times=keep_times,
         )  # fmt: skip
 
-    spark_jobs.launch(place, work, as_json=show.as_json)
+    reporter = spark_jobs.job_reporter(
+        target,
+        "replay",
+        stable_name("replay", topic, archived or stretch.store or stretch.namesrv, to_topic),
+        None if archived else spark_jobs.make_input(_origin(stretch), topic),
+        [output],
+        state=directory,
+        is_wanted=report,
+    )
+    spark_jobs.launch(place, work, as_json=show.as_json, reporter=reporter)
+
+
+def _origin(stretch: StretchOptions) -> OriginOptions:
+    """Store files, if they are given: the name servers are the target's then."""
+    return OriginOptions(namesrv=None if stretch.store is not None else stretch.namesrv, store=stretch.store)
 
 
 def _replay_reader(
@@ -322,9 +340,7 @@ def _replay_reader(
             spark_jobs.show_files(files, as_json=show.as_json)
             return None
         return lambda spark: job.read_archive(spark, table, topic, span)
-    namesrv = None if stretch.store is not None else stretch.namesrv
-    origin = OriginOptions(namesrv=namesrv, store=stretch.store)
-    source = job.source_input(spark_jobs.make_input(origin, topic, history=stretch.history), span)
+    source = job.source_input(spark_jobs.make_input(_origin(stretch), topic, history=stretch.history), span)
     return source.read if spark_jobs.is_to_run(source, show) else None
 
 
@@ -472,7 +488,92 @@ def run_file(
     def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.run_pipeline(spark, loaded, namesrv=namesrv, state=state, once=run.once, watch=watch)
 
-    spark_jobs.launch(place, work, source, as_json=run.as_json)
+    reporter = spark_jobs.job_reporter(
+        source.namesrv, "run", loaded.name, source, list(outputs.values()), state=state, is_wanted=run.report
+    )
+    spark_jobs.launch(place, work, source, as_json=run.as_json, reporter=reporter)
+
+
+# --- Reports of jobs ---
+
+JOB_COLUMNS = ("job", "state", "topics", "to", "lag", "rows/s", "rows", "rejected", "batches", "seen")
+RUN_COLUMNS = ("run", "state", "started", "seen", "rows", "rejected", "batches", "error")
+BATCH_COLUMNS = ("query", "batch", "ended", "rows", "rows/s", "lag", "rejected")
+
+
+def job_rows(jobs: Sequence[JobReport], now_ms: int) -> list[tuple[object, ...]]:
+    """Cells of JOB_COLUMNS."""
+    return [
+        (
+            job.name, job.state_at(now_ms), job.topics, job.outputs, job.lag, Rate(job.rows_per_s), job.rows,
+            job.rejected, job.batches, Age(job.time_ms, now_ms),
+        )
+        for job in jobs
+    ]  # fmt: skip
+
+
+@app.command(name="list")
+@tabular
+def list_jobs(namesrv: Namesrv = NAMESRV, as_json: AsJson = False) -> None:
+    """List jobs that run or ran in the last week, as they reported themselves.
+
+    A silent job was killed, or does not reach the cluster.
+
+    Example: skylark spark list
+    """
+    with connected(namesrv) as admin:
+        rows = job_rows(admin.pipelines.jobs(), time.time_ns() // 1_000_000)
+    show_listing(Listing(JOB_COLUMNS, rows, long=("topics", "to")), as_json=as_json)
+
+
+@app.command(name="show")
+@tabular
+def show_job(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Its name in `skylark spark list`.")],
+    namesrv: Namesrv = NAMESRV,
+    as_json: AsJson = False,
+) -> None:
+    """Show one job: its state, its last batches and its runs of the last week.
+
+    Example: skylark spark show archive-orders-1f0c9a3e
+    """
+    with connected(namesrv) as admin:
+        runs = admin.pipelines.runs(job)
+    if not runs:
+        raise UsageError(f"no job {job!r} has reported in the last week; see skylark spark list")
+    if as_json:
+        print_json(runs)
+        return
+    screen, now_ms, last = Screen(), time.time_ns() // 1_000_000, runs[0]
+    facts = {
+        "job": last.name, "state": last.state_at(now_ms), "error": last.error, "command": last.command,
+        "runs on": f"{last.host}, process {last.pid}", "source": last.source,
+        "topics": ", ".join(last.topics), "to": ", ".join(last.outputs), "group": last.group,
+        "state directory": last.directory,
+    }  # fmt: skip
+    screen.facts([(name, value) for name, value in facts.items() if value])
+    batches = [
+        (
+            part.query,
+            part.number,
+            When(part.time_ms),
+            part.rows,
+            Rate(part.rows_per_s),
+            part.lag,
+            part.rejected,
+        )
+        for part in reversed(last.last)
+    ]
+    each = [
+        (
+            run.run, run.state_at(now_ms), When(run.started_ms), When(run.time_ms), run.rows, run.rejected,
+            run.batches, run.error,
+        )
+        for run in runs
+    ]  # fmt: skip
+    for columns, rows in ((BATCH_COLUMNS, batches), (RUN_COLUMNS, each)):
+        screen.line()
+        Listing(columns, rows, long=("error",)).show(screen, as_json=False)
 
 
 # --- Dead letters ---
@@ -541,6 +642,7 @@ def export(
     to: OutputOption,
     origin: OriginOptions,
     where: WhereOption = None,
+    report: ReportOption = True,
     show: ShowOptions,
     place: SparkSessionOptions,
 ) -> None:
@@ -550,7 +652,7 @@ def export(
     """
     source = spark_jobs.make_input(origin, f"%DLQ%{group}")
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.endpoints import parse_output  # noqa: PLC0415
+    from skylark.pipelines.jobs.endpoints import parse_output, stable_name  # noqa: PLC0415
 
     output = parse_output(to)
     if not spark_jobs.is_to_run(source, show):
@@ -559,7 +661,9 @@ def export(
     def work(spark: SparkSession, watch: Watch) -> JobSummary:
         return job.export(spark, source, output, where)
 
-    spark_jobs.launch(place, work, as_json=show.as_json)
+    name = stable_name("dlq-export", group, source.namesrv or source.store, output)
+    reporter = spark_jobs.job_reporter(source.namesrv, "dlq export", name, source, [output], is_wanted=report)
+    spark_jobs.launch(place, work, as_json=show.as_json, reporter=reporter)
 
 
 @dlq_app.command()
@@ -586,6 +690,7 @@ def resend(
         ),
     ],
     state: StateOption = None,
+    report: ReportOption = True,
     show: ShowOptions,
     place: SparkSessionOptions,
 ) -> None:
@@ -597,7 +702,12 @@ def resend(
     source = spark_jobs.make_input(OriginOptions(namesrv=namesrv), f"%DLQ%{group}")
     spark_jobs.check_source(source)
     from skylark.pipelines.jobs import dlq as job  # noqa: PLC0415
-    from skylark.pipelines.jobs.endpoints import parse_output, state_directory  # noqa: PLC0415
+    from skylark.pipelines.jobs.endpoints import (  # noqa: PLC0415
+        Output,
+        parse_output,
+        stable_name,
+        state_directory,
+    )
 
     book = parse_output(f"delta:{audit}")
     directory = state_directory(state, "dlq", group, namesrv, table=book)
@@ -611,7 +721,17 @@ def resend(
             )
         return job.resend(spark, source, group, wanted, state=directory, audit=book)
 
-    spark_jobs.launch(place, work, as_json=show.as_json)
+    name, sent_to = stable_name("dlq-resend", group, namesrv, book), Output(kind="topic", where=to)
+    reporter = spark_jobs.job_reporter(
+        namesrv,
+        "dlq resend",
+        name,
+        source,
+        [sent_to],
+        state=directory,
+        is_wanted=report and not show.dry_run,
+    )
+    spark_jobs.launch(place, work, as_json=show.as_json, reporter=reporter)
 
 
 def _edit(text: str | None) -> Edit | None:

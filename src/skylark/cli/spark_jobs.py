@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,8 +24,9 @@ from skylark.quantities import parse_duration_ms, parse_rate
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from skylark.pipelines.job_reporter import JobReporter
     from skylark.pipelines.jobs.endpoints import Input, Output
-    from skylark.pipelines.jobs.queries import JobSummary, Watch
+    from skylark.pipelines.jobs.queries import JobSummary, QueryProgress, Watch
     from skylark.pipelines.jobs.session import SessionSettings
     from skylark.pipelines.lake.parquet_files import TableFile
     from skylark.pipelines.planner import RangeRow
@@ -134,6 +135,13 @@ PackOption = Annotated[
 ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
 ]
+ReportOption = Annotated[
+    bool,
+    typer.Option(
+        "--report/--no-report",
+        help="Report the job to the cluster, for `skylark spark list` and the console.",
+    ),
+]
 MetricsOption = Annotated[
     int | None, typer.Option("--metrics-port", help="With --group: serve the lag to Prometheus on this port.")
 ]
@@ -182,6 +190,7 @@ class RunOptions(ShowOptions):
 
     once: OnceOption = False
     state: StateOption = None
+    report: ReportOption = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,16 +279,63 @@ class Pipeline:
         """Directory of its state."""
         from skylark.pipelines.jobs.endpoints import state_directory  # noqa: PLC0415
 
-        identity = (self.source.topic, self.source.namesrv or self.source.store, self.output)
-        return state_directory(self.run.state, self.name, *identity, table=self.output)
+        return state_directory(self.run.state, self.name, *self._identity, table=self.output)
+
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        return self.source.topic, self.source.namesrv or self.source.store, self.output
 
     def launch(self, place: SparkSessionOptions, job: Callable[[SparkSession, Watch], JobSummary]) -> None:
         """Show what would be read, or read it. Raises SettingsError, RocketMQError."""
-        from skylark.pipelines.jobs.endpoints import from_table, job_name  # noqa: PLC0415
+        from skylark.pipelines.jobs.endpoints import from_table, job_name, stable_name  # noqa: PLC0415
 
         source = from_table(self.source, self.output, job_name(self.name, self.source, self.where))
-        if is_to_run(source, self.run, state=self.state, query=self.query):
-            launch(place, job, source, metrics_port=self.stream.metrics_port, as_json=self.run.as_json)
+        if not is_to_run(source, self.run, state=self.state, query=self.query):
+            return
+        reporter = job_reporter(
+            source.namesrv,
+            self.name,
+            stable_name(self.name, *self._identity),
+            source,
+            [self.output],
+            state=self.state,
+            is_wanted=self.run.report,
+        )
+        launch(
+            place,
+            job,
+            source,
+            metrics_port=self.stream.metrics_port,
+            as_json=self.run.as_json,
+            reporter=reporter,
+        )
+
+
+def job_reporter(
+    namesrv: str | None,
+    kind: str,
+    name: str,
+    source: Input | None,
+    outputs: Sequence[Output],
+    *,
+    state: Path | None = None,
+    is_wanted: bool = True,
+) -> JobReporter | None:
+    """Reports a job to a cluster; None without one. Raises SettingsError."""
+    if namesrv is None or not is_wanted:
+        return None
+    from skylark.pipelines.job_reporter import JobReporter  # noqa: PLC0415
+
+    return JobReporter(
+        namesrv,
+        kind=kind,
+        name=name,
+        source="" if source is None else str(source.store or source.namesrv),
+        topics=[] if source is None else [part.strip() for part in source.topic.split(",")],
+        outputs=[str(output) for output in outputs],
+        group="" if source is None else source.group or "",
+        directory="" if state is None else str(state),
+    )
 
 
 def launch(
@@ -289,6 +345,7 @@ def launch(
     *,
     metrics_port: int | None = None,
     as_json: bool = False,
+    reporter: JobReporter | None = None,
 ) -> None:
     """Start Spark, run the job, and print its summary, or call what it returns to print.
 
@@ -297,7 +354,8 @@ def launch(
     """
     settings = session_settings(place)
     screen = Screen()
-    with SparkProgress(screen) as progress:
+    reported: AbstractContextManager[object] = nullcontext() if reporter is None else reporter
+    with SparkProgress(screen) as progress, reported:
         progress.say(_start_words(place))
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -309,14 +367,27 @@ def launch(
             with session(settings) as spark, _listening(spark, source, metrics_port):
                 progress.say("Spark is ready, reading")
                 with _stages(spark, progress, is_wanted=source is None and place.remote is None):
-                    result = job(spark, progress.watch)
+                    result = job(spark, _watch(progress, reporter))
                 if callable(result):
                     progress.close()
                     result()
+                elif reporter is not None:
+                    reporter.summed(result)
         except PySparkException as error:
             raise plain_error(error) from error
     if not callable(result):
         show_summary(screen, result, as_json=as_json)
+
+
+def _watch(progress: SparkProgress, reporter: JobReporter | None) -> Watch:
+    if reporter is None:
+        return progress.watch
+
+    def watch(seen: QueryProgress) -> None:
+        progress.watch(seen)
+        reporter.watch(seen)
+
+    return watch
 
 
 def _start_words(place: SparkSessionOptions) -> str:

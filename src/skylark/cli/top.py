@@ -1,4 +1,4 @@
-"""`skylark top`: brokers, topics and groups on one screen, with rates between two samples."""
+"""`skylark top`: brokers, topics, groups and jobs on one screen, with rates between two samples."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.console import Group
 
 from skylark.cli.options import EVERY_S, EVERY_S_MIN, NAMESRV, AsJson, Namesrv, connected, in_parallel
 from skylark.cli.output import Listing, Rate, Rates, Screen, Share, counted, format_time, print_json
+from skylark.cli.spark import JOB_COLUMNS, job_rows
 from skylark.cli.top_screen import TopScreen
 from skylark.errors import RocketMQError
 
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from skylark.admin.admin import Admin
     from skylark.admin.overview import GroupState
     from skylark.admin.results import ClusterSummary, TopicStats
+    from skylark.model.job_report import JobReport
 
 ROWS = 15
 KEYS_S = 0.1
 """How often the screen looks for an answer or a new size, between keys."""
 TOPICS_MAX = 500
 """Each takes requests for every sample."""
+JOBS_HISTORY_MS = 3_600_000
+"""How long a job that has ended is shown."""
 BROKER_COLUMNS = ("broker", "id", "address", "in/s", "out/s", "in today", "out today", "disk")
 TOPIC_COLUMNS = ("topic", "messages", "in/s")
 GROUP_COLUMNS = ("group", "topics", "lag", "retrying", "dead letters", "in flight", "out/s")
@@ -43,7 +47,7 @@ def top(
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Watch the whole system: brokers, topics, groups, rates and lag.
+    """Watch brokers, topics, groups and jobs, with rates and lag.
 
     The busiest topics come first, and the groups that are furthest behind. Keys: q quits, Tab chooses a
     table, left and right choose the column that it is sorted by, r reverses the order, up, down, PgUp, PgDn,
@@ -82,6 +86,7 @@ class Sample:
     topics: tuple[TopicStats, ...]
     topic_count: int
     groups: tuple[GroupState, ...]
+    jobs: tuple[JobReport, ...]
     failures: tuple[str, ...]
 
 
@@ -99,6 +104,7 @@ def sample(admin: Admin) -> Sample:
         topics=tuple(stats for stats in asked if stats is not None),
         topic_count=len(names),
         groups=tuple(state for state in states.groups if state.name in known),
+        jobs=tuple(admin.pipelines.jobs(history_ms=JOBS_HISTORY_MS)),
         failures=states.failures,
     )
 
@@ -111,13 +117,13 @@ def _stats(admin: Admin, name: str) -> TopicStats | None:
 
 
 class View:
-    """The three tables, with rates since the previous sample."""
+    """The tables, with rates since the previous sample."""
 
     def __init__(self, rows_max: int | None = None) -> None:
         self._rows_max = rows_max
         self._rates = Rates()
 
-    def tables(self, now: Sample) -> tuple[Listing, Listing, Listing]:
+    def tables(self, now: Sample) -> tuple[Listing, Listing, Listing, Listing]:
         brokers = [
             (
                 item.node.name, item.node.broker_id, item.node.address, Rate(item.puts_per_s),
@@ -138,6 +144,7 @@ class View:
         return (
             Listing(BROKER_COLUMNS, brokers, failures=now.summary.failures),
             Listing(TOPIC_COLUMNS, topics[: self._rows_max]),
+            Listing(JOB_COLUMNS, job_rows(now.jobs, now.time_ms)[: self._rows_max], long=("topics", "to")),
             Listing(GROUP_COLUMNS, groups[: self._rows_max], long=("topics",)),
         )
 
@@ -146,11 +153,12 @@ class View:
         return self._rates.per_s(("topic", stats.topic), end, now.monotonic_s)
 
     def document(self, now: Sample) -> dict[str, object]:
-        brokers, topics, groups = self.tables(now)
+        brokers, topics, jobs, groups = self.tables(now)
         return {
             "time_ms": now.time_ms,
             "brokers": Listing(brokers.columns, brokers.rows).document(),
             "topics": topics.document(),
+            "jobs": jobs.document(),
             "groups": groups.document(),
             "failures": [*brokers.failure_sentences(), *now.failures],
         }
@@ -174,6 +182,8 @@ def _print(view: View, now: Sample, screen: Screen, namesrv: str, *, as_json: bo
         if screen.out.is_terminal:
             screen.line(headline(now, namesrv), "bold")
         for number, listing in enumerate(view.tables(now)):
+            if listing.columns is JOB_COLUMNS and not listing.rows:
+                continue
             if number or screen.out.is_terminal:
                 screen.line()
             listing.show(screen, as_json=False)
@@ -217,11 +227,12 @@ def _live(ask: Callable[[], Sample], screen: Screen, namesrv: str, every_s: floa
 
 
 def _take(shown: TopScreen, view: View, now: Sample, namesrv: str) -> None:
-    brokers, topics, groups = view.tables(now)
+    brokers, topics, jobs, groups = view.tables(now)
     shown.head = headline(now, namesrv)
     shown.warnings = [*brokers.failure_sentences(), *now.failures]
     shown.show("Brokers", brokers, "broker")
     shown.show("Topics", topics, "in/s")
+    shown.show("Jobs", jobs, "lag")
     shown.show("Groups", groups, "lag")
 
 

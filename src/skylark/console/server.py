@@ -24,6 +24,7 @@ from skylark.console.pages import (
     groups,
     messages,
     overview,
+    pipelines,
     resets,
     topics,
 )
@@ -55,6 +56,8 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("groups/{group}/reset", resets.form),
     ("dead-letters", dead_letters.index),
     ("dead-letters/{group}", dead_letters.letters),
+    ("pipelines", pipelines.index),
+    ("pipelines/{job}", pipelines.one),
     ("clients", brokers.clients),
     ("health", brokers.check_health),
     ("access", access.index),

@@ -27,7 +27,16 @@ from skylark.errors import BrokerError, RocketMQError
 
 LANGUAGE_COOKIE = "skylark_lang"
 NAVIGATION = (
-    ("data", {"overview": "", "topics": "topics", "groups": "groups", "dead_letters": "dead-letters"}),
+    (
+        "data",
+        {
+            "overview": "",
+            "topics": "topics",
+            "groups": "groups",
+            "dead_letters": "dead-letters",
+            "pipelines": "pipelines",
+        },
+    ),
     (
         "system",
         {

@@ -15,6 +15,7 @@ from skylark.admin.overview import GroupState
 from skylark.admin.results import ClusterSummary, Topic
 from skylark.console.drawings import Point
 from skylark.errors import RocketMQError
+from skylark.model.job_report import REPORT_TOPIC
 from skylark.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -169,7 +170,11 @@ class Watch:
         except RocketMQError as error:
             failures.append(f"incomplete: {error}")
         inventory = Inventory(
-            dict(sorted(topics.items())), frozenset(system), tuple(groups), dead_letters, tuple(failures)
+            dict(sorted(topics.items())),
+            frozenset({*system, REPORT_TOPIC}),
+            tuple(groups),
+            dead_letters,
+            tuple(failures),
         )
         if self._changes == changes:
             self._inventory = (time.monotonic(), inventory)

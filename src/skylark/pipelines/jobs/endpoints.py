@@ -255,13 +255,18 @@ def state_directory(given: Path | None, pipeline: str, *identity: Any, table: Ou
     if given is not None:
         return absolute_path(given)
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    text = msgspec.json.encode([pipeline, *[str(each) for each in identity]])
-    words = re.sub(r"[^\w-]+", "-", str(identity[0]))[:40].strip("-")
-    name = f"{pipeline}-{words}-{hashlib.sha256(text).hexdigest()[:8]}"
+    name = stable_name(pipeline, *identity)
     user_state = Path(base) / "skylark" / "spark" / name
     if table is None or not table.is_directory or user_state.exists():  # older versions kept it there
         return user_state
     return Path(table.where) / PRIVATE / "state" / name
+
+
+def stable_name(pipeline: str, *identity: Any) -> str:
+    """The same for every run of a pipeline with this input and output; it begins with the first of them."""
+    text = msgspec.json.encode([pipeline, *[str(each) for each in identity]])
+    words = re.sub(r"[^\w-]+", "-", str(identity[0]))[:40].strip("-")
+    return f"{pipeline}-{words}-{hashlib.sha256(text).hexdigest()[:8]}"
 
 
 # --- The table's progress ---

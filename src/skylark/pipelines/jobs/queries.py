@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skylark.errors import RocketMQError, SettingsError
-from skylark.pipelines.jobs.counts import READ, WRITTEN, JobCounts
+from skylark.pipelines.jobs.counts import READ, REJECTED, WRITTEN, JobCounts
 from skylark.pipelines.lake.progress import CHECKPOINTS
 from skylark.quantities import parse_duration_ms
 
@@ -80,6 +80,7 @@ class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     messages_per_second: float
     behind: int | None
+    rejected: int = 0
 
 
 Watch = Callable[[QueryProgress], None]
@@ -141,11 +142,14 @@ class ProgressTally:
         if not self.is_new(query, batch) or not is_executed:
             return None
         self._seen[query] = batch
-        read = self._add(query, batch, progress)
+        metrics = self._add(query, batch, progress)
         if not rows:
             return None
         # A query that refers to its source twice has twice the rows; the first batch has no start offset.
-        read = read or sum(distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources)
+        counted = metrics.get(READ, 0)
+        read = counted or sum(
+            distance(each.get("startOffset"), each.get("endOffset")) or 0 for each in sources
+        )
         read = read or rows
         behind = [distance(each.get("endOffset"), each.get("latestOffset")) for each in sources]
         seconds = max(int(progress.get("batchDuration") or 0), 1) / 1000
@@ -156,10 +160,11 @@ class ProgressTally:
             messages=read,
             messages_per_second=round(read / seconds, 1),
             behind=sum(each or 0 for each in behind) if behind and behind[0] is not None else None,
+            rejected=metrics.get(REJECTED, 0),
         )
 
-    def _add(self, query: str, batch: int, progress: Mapping[str, Any]) -> int:
-        """Add the metrics of a batch; return the messages that it read, 0 if they were not counted."""
+    def _add(self, query: str, batch: int, progress: Mapping[str, Any]) -> dict[str, int]:
+        """Add the metrics of a batch, and return them."""
         metrics: dict[str, int] = {}
         for each in map(_plain_row, (progress.get("observedMetrics") or {}).values()):
             for name, value in each.items():
@@ -177,7 +182,7 @@ class ProgressTally:
         sums = self.observed.setdefault(query, {})
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0) + value
-        return metrics.get(READ, 0)
+        return metrics
 
 
 def _plain_row(value: Any) -> Any:
