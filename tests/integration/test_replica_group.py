@@ -12,8 +12,10 @@ import pytest
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.broker.broker import Broker
+from skylark.broker.replication.group_master import GroupReplication
 from skylark.controller.controller import Controller
 from skylark.errors import BrokerError, ClientError, RocketMQError
+from skylark.protocol.bodies import SyncStateSet
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerRuntimeInfo
 from skylark.protocol.requests.controller import ElectMaster
@@ -278,6 +280,38 @@ async def test_a_former_master_shows_nothing_that_the_new_one_lacks(tmp_path: Pa
         assert b"only here" not in seen
         await in_step(second, first)
         assert await bodies_of(first) == [*both, b"new 1", b"new 2"]
+
+
+async def test_a_restarted_replica_shows_nothing_before_it_was_compared(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address) as first:
+            await until(lambda: is_master(first))
+            async with running_replica(tmp_path / "b", controller=controller.address) as second:
+                await in_sync(first, second)
+                await send_all(first, b"1")
+                await until(lambda: second.role.slave.is_copy)
+            await until(lambda: sync_set(first) == {1})
+        write_tail(tmp_path / "b", b"only here")
+        async with running_replica(tmp_path / "b", controller=controller.address) as second:
+            with pytest.raises(BrokerError, match="shows nothing before it has joined"):
+                await bodies_of(second)
+            async with running_replica(tmp_path / "a", controller=controller.address) as first:
+                await in_sync(first, second)
+                await until(lambda: second.role.slave.is_copy)
+                assert await bodies_of(second) == [b"1"]
+
+
+async def test_a_restarted_master_shows_nothing_that_a_member_may_lack(tmp_path: Path) -> None:
+    async with running_controller(tmp_path / "controller") as controller:
+        async with running_replica(tmp_path / "a", controller=controller.address) as first:
+            await until(lambda: is_master(first))
+            await send_all(first, b"1")
+            assert isinstance(first.replication, GroupReplication)
+            first.replication.lead(1, SyncStateSet.of([1, 2], 90))  # as after a restart that nobody noticed
+            with pytest.raises(BrokerError, match="before the other members of its set have its log"):
+                await bodies_of(first)
+            first.replication.adopt(SyncStateSet.of([1], 91))
+            assert await bodies_of(first) == [b"1"]
 
 
 async def test_logs_that_part_within_an_epoch_are_found_by_their_bytes(tmp_path: Path) -> None:

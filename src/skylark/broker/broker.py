@@ -504,7 +504,8 @@ class Broker:
             self.epoch_file.load(self.store.log.min_offset, self.store.appended_offset)
         if report.others_wrote or not self.role.is_slave:
             self._copy_mark.clear()
-        self.role.slave.is_copy = self._copy_mark.is_set
+        # In controller mode another replica may have been elected that lacks the end of this log.
+        self.role.slave.is_copy = self._copy_mark.is_set and self.membership is None
         if report.others_wrote or self.role.is_slave:
             self._delivered.clear()
         else:

@@ -48,6 +48,7 @@ class GroupReplication(ReplicationMaster):
         self.state: SyncState | None = None
         """The in-sync set while this broker is the master."""
         self._reached = 0
+        self._settled_at = 0
         self.all_ack = live.current.replication.all_ack
         self.on_proposal: Callable[[Proposal], None] = lambda proposal: None
         """Called with each set that is to be proposed to the controller."""
@@ -57,12 +58,16 @@ class GroupReplication(ReplicationMaster):
     def lead(self, own_id: int, decided: SyncStateSet) -> None:
         """Become the master, alone or with the members of this set."""
         self.state = SyncState(own_id, decided)
-        self._reached = self._store.appended_offset if self.state.is_alone else self._store.confirmed_offset
+        # After a restart the log may have an end that other members lack, one of which may be elected.
+        self._settled_at = self._store.appended_offset
+        self._role.is_settled = self._is_alone
+        self._reached = self._settled_at if self._is_alone else 0
         self._confirm()
 
     def follow(self) -> None:
         """Stop being the master: close the links; waiting sends get a timeout reply."""
         self.state = None
+        self._role.is_settled = True
         for link in list(self._slaves):
             link.abort()
         self._slaves.clear()
@@ -216,6 +221,7 @@ class GroupReplication(ReplicationMaster):
         else:
             reached = state.confirmed(end, replicas) or 0
         self._reached = max(self._reached, reached)
+        role.is_settled = role.is_settled or self._reached >= self._settled_at
         last = self._epoch_file.epochs.last
         state.count_in(replicas, epoch_start=0 if last is None else last.start, end=end)
         lag_s_max = self._settings.lag_ms_max / 1000
@@ -224,4 +230,8 @@ class GroupReplication(ReplicationMaster):
         bound = self._reached if self.all_ack and not state.is_alone else None
         self._release(bound, self._reached)
         if proposal is not None:
+            log.info(
+                "in-sync set proposed members=%s epoch=%d physical_offset=%d",
+                sorted(proposal.members), proposal.epoch, end,
+            )  # fmt: skip
             self.on_proposal(proposal)

@@ -326,6 +326,8 @@ class Membership:
             try:
                 decided = await self._controllers.ask(request)
             except BrokerError as error:
+                if error.code == ResponseCode.SYSTEM_ERROR:  # such as a register whose answer was lost
+                    uncertain_until = self._clock.monotonic() + UNCERTAIN_S
                 log.info("in-sync set refused members=%s reason=%s", sorted(proposal.members), error)
                 self._poll_now.set()
                 await asyncio.sleep(RETRY_S)

@@ -68,6 +68,8 @@ class Role:
         """Number of the current master in its group; 0 without a controller."""
         self.lease: MasterLease | None = None
         """Set in controller mode."""
+        self.is_settled = True
+        """Whether the members of this master's set have all that it shows: not yet after a restart."""
         self.is_alone = False
         """Whether this master acknowledges messages that no other member of its group has."""
         self.demoted_at = NEVER
@@ -109,11 +111,15 @@ class Role:
             raise refuse(self._master)
 
     def check_copy(self) -> None:
-        """Raise BrokerError 2 on a slave that is not yet a copy of its master.
+        """Raise BrokerError 2 on a slave that is not yet a copy of its master, and on an unsettled master.
 
         A former master's log may be truncated when it joins the new one, and its offsets are old; a new slave
         has no offsets. Readers must not see either.
         """
+        if not self.is_settled:
+            raise system_busy(
+                "a master that was restarted shows nothing before the other members of its set have its log"
+            )
         if self.is_slave and not self.slave.is_copy:
             raise system_busy(
                 f"a slave that is new or was a master shows nothing before it has joined {self._master}"

@@ -167,7 +167,10 @@ class RoleChange:
         self._slave.broker_id = own_id
         self._slave.follow(master_address)
         self._start()
-        log.warning("following another master epoch=%d address=%s", epoch, master_address)
+        log.warning(
+            "following another master epoch=%d address=%s physical_offset=%d confirmed=%d",
+            epoch, master_address, self._store.appended_offset, self._store.confirmed_offset,
+        )  # fmt: skip
 
     # --- Both ---
 
