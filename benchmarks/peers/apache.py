@@ -211,18 +211,23 @@ class MeasuredBroker(ApacheBroker):
     ) -> None:
         super().__init__(classpath, home, store_dir, name_server=name_server, settings=settings)
         self.heap_mb = heap_mb
-        self.options = (
-            *SERVER_OPTIONS,
-            *DISK_OPTIONS,
-            f"-Xms{heap_mb}m",
-            "-XX:-UseSerialGC",
-            "-XX:+UseG1GC",
-            "-XX:G1HeapRegionSize=16m",
-            "-XX:G1ReservePercent=25",
-            "-XX:InitiatingHeapOccupancyPercent=30",
-            "-XX:TieredStopAtLevel=4",
-            "-XX:MaxDirectMemorySize=1g",
-        )
+        self.options = measured_options(heap_mb)
+
+
+def measured_options(heap_mb: int) -> tuple[str, ...]:
+    """Options of the JVM of a server that is measured."""
+    return (
+        *SERVER_OPTIONS,
+        *DISK_OPTIONS,
+        f"-Xms{heap_mb}m",
+        "-XX:-UseSerialGC",
+        "-XX:+UseG1GC",
+        "-XX:G1HeapRegionSize=16m",
+        "-XX:G1ReservePercent=25",
+        "-XX:InitiatingHeapOccupancyPercent=30",
+        "-XX:TieredStopAtLevel=4",
+        "-XX:MaxDirectMemorySize=1g",
+    )
 
 
 def ask(server: str, code: int, body: bytes = b"") -> bytes:

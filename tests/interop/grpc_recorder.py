@@ -14,7 +14,7 @@ import gzip
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,14 @@ from google.protobuf.json_format import MessageToDict
 from grpclib.client import Channel, StreamStreamMethod, UnaryStreamMethod, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from benchmarks.peers.apache import (
-    DISK_OPTIONS,
-    GET_BROKER_CLUSTER_INFO,
-    SERVER_OPTIONS,
-    ApacheNameServer,
-    ask,
-)
-from benchmarks.peers.java import Classpath, jvm_command
-from skylark.processes import PortReservation, Server, listens
-from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.proxy.access import RIGHTS
 from skylark.proxy.call import Call, CallShape, Method, Send
 from skylark.proxy.grpc_server import GrpcServer
 from skylark.proxy.schema import SERVICE, v2
 from skylark.remoting.address import split_address
-from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.settings.proxy import ProxySettings
-from tests.interop.grpc_servers import APACHE, PROXY_HEAP_MB, PROXY_POM, SETTINGS
-from tests.interop.mqadmin import admin_classpath
-from tests.interop.servers import SMALL
-from tests.interop.test_grpc_clients import TOPIC_KINDS, java_command, python_command
-from tests.support.java import jars_of
+from tests.interop.grpc_clients import CLIENTS, TOPIC_KINDS
+from tests.interop.grpc_servers import GrpcServers
 
 RUNS = (
     ("java", "normal"),
@@ -54,60 +40,6 @@ RUNS = (
 )
 KEPT_METADATA = ("x-mq-", "authorization", "grpc-timeout", "user-agent", "te", "content-type")
 TIMEOUT_S = 150
-
-
-class ApacheLocalProxy(Server):
-    """Apache's proxy and broker in one process."""
-
-    title = "proxy"
-
-    def __init__(self, classpath: Classpath, home: Path, name_server: str) -> None:
-        super().__init__(home, PortReservation(0, 1), PortReservation(0, -2, 1))
-        self._classpath = classpath
-        self._name_server = name_server
-
-    @property
-    def broker(self) -> str:
-        return f"127.0.0.1:{self._ports[1].base}"
-
-    def command(self, start: int) -> list[str]:
-        conf = self.home / "conf"
-        conf.mkdir(parents=True, exist_ok=True)
-        proxy = {
-            "namesrvAddr": self._name_server,
-            "grpcServerPort": self.port,
-            "remotingListenPort": self.port + 1,
-        }
-        (conf / "rmq-proxy.json").write_text(json.dumps(proxy))
-        port = self._ports[1].base
-        broker = {
-            "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
-            "namesrvAddr": self._name_server, "brokerIP1": "127.0.0.1", "listenPort": port,
-            "haListenPort": port + 1, "storePathRootDir": str(self.home / "store"),
-            "storePathCommitLog": str(self.home / "store/commitlog"),
-            **SMALL, **APACHE, **SETTINGS,
-        }  # fmt: skip
-        (conf / "broker.conf").write_text("".join(f"{key}={value}\n" for key, value in broker.items()))
-        words = ["-pm", "local", "-n", self._name_server, "-bc", str(conf / "broker.conf")]
-        return jvm_command(
-            self._classpath, "org.apache.rocketmq.proxy.ProxyStartup", *words,
-            "-pc", str(conf / "rmq-proxy.json"), home=self.home, heap_mb=PROXY_HEAP_MB,
-            options=(*SERVER_OPTIONS, *DISK_OPTIONS, "-XX:MaxDirectMemorySize=512m"),
-        )  # fmt: skip
-
-    def environment(self) -> Mapping[str, str]:
-        return {"ROCKETMQ_HOME": str(self.home)}
-
-    def wait_until_serving(self) -> None:
-        running = self._running()
-        running.wait_until(lambda: listens(self.address, 1.0), "gRPC port", self.start_timeout_s)
-        running.wait_until(self._is_registered, "registration", self.start_timeout_s)
-
-    def _is_registered(self) -> bool:
-        try:
-            return self.broker.encode() in ask(self._name_server, GET_BROKER_CLUSTER_INFO)
-        except OSError:
-            return False
 
 
 class Recorder:
@@ -203,31 +135,18 @@ class Recorder:
             pass
 
 
-def _make_topic(broker: str, topic: str, kind: str) -> None:
-    request = UpdateAndCreateTopic(
-        topic=topic, default_topic="TBW102", read_queue_nums=2, write_queue_nums=2, perm=6,
-        topic_filter_type="SINGLE_TAG", topic_sys_flag=0, order=False, attributes=f"+message.type={kind}",
-    )  # fmt: skip
-    with BlockingConnection(broker) as connection:
-        connection.call(request, timeout_s=30)
-
-
 async def record(output: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        classpath = jars_of(PROXY_POM)
-        with (
-            ApacheNameServer(admin_classpath(), home / "name-server") as name_server,
-            ApacheLocalProxy(classpath, home / "proxy", name_server.address) as proxy,
-        ):
+        with GrpcServers("apache-local", home / "servers") as servers:
             for language, scenario in RUNS:
-                topic = f"{language}_{scenario}"
-                await asyncio.to_thread(_make_topic, proxy.broker, topic, TOPIC_KINDS.get(scenario, "NORMAL"))
-                recorder = Recorder(proxy.address)
+                kind = TOPIC_KINDS.get(scenario, "NORMAL")
+                topic = servers.create_topic(f"{language}_{scenario}", kind, queues=2)
+                recorder = Recorder(servers.endpoints)
                 port = await recorder.server.listen()
-                make = java_command if language == "java" else python_command
-                words = make(home, f"127.0.0.1:{port}", scenario, topic, f"G_{topic}", "plain")
-                driver = await asyncio.create_subprocess_exec(*words, env={"HOME": scratch})
+                words = (f"127.0.0.1:{port}", scenario, topic, f"G_{topic}", "plain")
+                command = CLIENTS[language].command(home, *words)
+                driver = await asyncio.create_subprocess_exec(*command, env={"HOME": scratch})
                 async with asyncio.timeout(TIMEOUT_S):
                     code = await driver.wait()
                 await recorder.close()

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.peers.apache import SERVER_OPTIONS
-from benchmarks.peers.java import Classpath, jvm_command
+from benchmarks.peers.apache import ApacheNameServer
+from benchmarks.peers.apache_proxy import CONNECT_TIMEOUT_S, PROXY_POM, ApacheLocalProxy, ApacheProxy
 from skylark.processes import HOST, PortReservation, Server, listens, python_command
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking_connection import BlockingConnection
-from tests.interop.servers import PATIENT, ApacheServers
+from tests.interop.mqadmin import admin_classpath
+from tests.interop.servers import PATIENT, SMALL, ApacheServers
 from tests.support.java import jars_of
 from tests.support.skylark_servers import SkylarkServers
 
-PROXY_POM = Path(__file__).parent / "java/grpc/pom-proxy.xml"
-"""Apache's proxy 5.3.3."""
-PROXY_HEAP_MB = 512
-CONNECT_TIMEOUT_S = 1.0
-KINDS = ("skylark", "skylark-proxy", "apache-proxy")
+KINDS = ("skylark", "skylark-proxy", "apache-proxy", "apache-local")
 SETTINGS: dict[str, str | int] = {
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 2000,
@@ -78,44 +74,33 @@ class SkylarkProxy(Server):
         )
 
 
-class ApacheProxy(Server):
-    """Apache's proxy in cluster mode. Routes name the port that clients ask with."""
+class ApacheLocalServers:
+    """Apache's name server, and its broker and proxy in one process."""
 
-    title = "proxy"
-
-    def __init__(self, classpath: Classpath, home: Path, name_server: str) -> None:
-        super().__init__(home, PortReservation(0, 1))
-        self._classpath = classpath
-        self._name_server = name_server
-
-    def command(self, start: int) -> list[str]:
-        settings = {
-            "rocketMQClusterName": "DefaultCluster",
-            "namesrvAddr": self._name_server,
-            "grpcServerPort": self.port,
-            "remotingListenPort": self.port + 1,
-            "useEndpointPortFromRequest": True,
-        }
-        conf = self.home / "conf"
-        conf.mkdir(parents=True, exist_ok=True)
-        (conf / "rmq-proxy.json").write_text(json.dumps(settings))
-        return jvm_command(
-            self._classpath,
-            "org.apache.rocketmq.proxy.ProxyStartup",
-            "-pc",
-            str(conf / "rmq-proxy.json"),
-            home=self.home,
-            heap_mb=PROXY_HEAP_MB,
-            options=SERVER_OPTIONS,
+    def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
+        self._name_server = ApacheNameServer(admin_classpath(), directory / "name-server")
+        self.name_server = self._name_server.address
+        self._broker = ApacheLocalProxy(
+            jars_of(PROXY_POM),
+            directory / "home",
+            directory / "store",
+            name_server=self.name_server,
+            settings={**SMALL, **PATIENT, **settings},
         )
+        self.broker, self.endpoints = self._broker.address, self._broker.endpoints
+        self.start, self.kill = self._broker.start, self._broker.kill
 
-    def environment(self) -> Mapping[str, str]:
-        return {"ROCKETMQ_HOME": str(self.home)}
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._name_server)
+            stack.enter_context(self._broker)
+            self._stack = stack.pop_all()
+        return self
 
-    def wait_until_serving(self) -> None:
-        self._running().wait_until(
-            lambda: listens(self.address, CONNECT_TIMEOUT_S), "gRPC port", self.start_timeout_s
-        )
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
 
 class GrpcServers:
@@ -125,9 +110,11 @@ class GrpcServers:
         self.kind = kind
         self._stack = ExitStack()
         self._proxy: Server | None = None
-        self._servers: ServeWithGrpc | ApacheServers
+        self._servers: ServeWithGrpc | ApacheServers | ApacheLocalServers
         if kind == "skylark":
             self._servers = ServeWithGrpc(directory, settings)
+        elif kind == "apache-local":
+            self._servers = ApacheLocalServers(directory, {**APACHE, **settings})
         else:
             self._servers = ApacheServers(directory, {**APACHE, **settings})
             home = directory / "proxy"
@@ -151,10 +138,10 @@ class GrpcServers:
 
     @property
     def endpoints(self) -> str:
-        if isinstance(self._servers, ServeWithGrpc):
-            return self._servers.endpoints
-        assert self._proxy is not None
-        return self._proxy.address
+        if isinstance(self._servers, ApacheServers):
+            assert self._proxy is not None
+            return self._proxy.address
+        return self._servers.endpoints
 
     @property
     def broker(self) -> str:

@@ -5,33 +5,33 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.java import jvm_command
-from skylark.processes import GroupProcess
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking_connection import BlockingConnection
+from tests.interop.grpc_clients import CLIENTS, TIMEOUT_S, TOPIC_KINDS
 from tests.interop.grpc_servers import KINDS, SETTINGS, GrpcServers, ServeWithGrpc
-from tests.support.foreign import virtualenv
-from tests.support.java import compiled
+from tests.support.foreign import BUILD_TIMEOUT_S
 from tests.support.names import fresh_name
 
-HERE = Path(__file__).parent
-JAVA = HERE / "java/grpc"
-PYTHON = HERE / "grpc_python"
-TIMEOUT_S = 150
-HEAP_MB = 256
-TOPIC_KINDS = {"fifo": "FIFO", "push-fifo": "FIFO", "delay": "DELAY", "transaction": "TRANSACTION"}
-JAVA_SCENARIOS = (
-    "normal", "fifo", "delay", "transaction", "push", "push-fifo", "filter", "invisible", "dead-letter",
-)  # fmt: skip
-PYTHON_SCENARIOS = ("normal", "fifo", "delay", "transaction", "push", "filter", "invisible")
+SCENARIOS = [
+    pytest.param(client.name, scenario, marks=client.mark, id=f"{client.name}-{scenario}")
+    for client in CLIENTS.values()
+    for scenario in client.scenarios
+]
+TLS_CLIENTS = [pytest.param(name, marks=CLIENTS[name].mark) for name in ("java", "go")]
+"""They use TLS by default, and trust every server."""
+SIGNING_CLIENTS = [pytest.param(client.name, marks=client.mark) for client in CLIENTS.values()]
 
-pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.interop("java", "mvn"),
+    pytest.mark.timeout(BUILD_TIMEOUT_S + TIMEOUT_S),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -42,24 +42,6 @@ def grpc_servers(
         yield running
 
 
-def java_command(home: Path, *words: str) -> list[str]:
-    classpath = compiled(JAVA / "pom-client.xml", [JAVA / "GrpcDriver.java"])
-    return jvm_command(classpath, "GrpcDriver", *words, home=home, heap_mb=HEAP_MB)
-
-
-def python_command(home: Path, *words: str) -> list[str]:
-    return [str(virtualenv(PYTHON / "requirements.txt")), str(PYTHON / "driver.py"), *words]
-
-
-def outcome(command: Sequence[str], home: Path) -> str:
-    """The last line of a driver: PASS, or why not."""
-    home.mkdir(exist_ok=True)
-    with GroupProcess(command, log=home / "driver.log", env={"HOME": str(home)}) as process:
-        process.wait(TIMEOUT_S)
-        lines = [line for line in process.log_text().splitlines() if line.startswith(("PASS", "FAIL"))]
-        return lines[-1] if lines else process.log_text()[-2000:]
-
-
 def names_for(servers: GrpcServers, scenario: str) -> tuple[str, str]:
     """A topic and a group as the scenario wants them."""
     kind = TOPIC_KINDS.get(scenario, "NORMAL")
@@ -68,11 +50,11 @@ def names_for(servers: GrpcServers, scenario: str) -> tuple[str, str]:
     return topic, servers.create_group(f"G_{topic}", is_ordered=kind == "FIFO", retries=retries)
 
 
-@pytest.mark.parametrize("scenario", JAVA_SCENARIOS)
-def test_java_client(grpc_servers: GrpcServers, scenario: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("client", "scenario"), SCENARIOS)
+def test_client(grpc_servers: GrpcServers, client: str, scenario: str, tmp_path: Path) -> None:
     topic, group = names_for(grpc_servers, scenario)
-    command = java_command(tmp_path, grpc_servers.endpoints, scenario, topic, group, "plain")
-    assert outcome(command, tmp_path) == "PASS"
+    words = (grpc_servers.endpoints, scenario, topic, group, "plain")
+    assert CLIENTS[client].outcome(tmp_path, *words) == "PASS"
     if scenario == "dead-letter":
         assert dead_letters(grpc_servers.broker, group) == 1
 
@@ -88,23 +70,17 @@ def dead_letters(broker: str, group: str) -> int:
     return 0 if result.code != ResponseCode.SUCCESS else int(result.reply.max_offset)
 
 
-@pytest.mark.parametrize("scenario", PYTHON_SCENARIOS)
-def test_python_client(grpc_servers: GrpcServers, scenario: str, tmp_path: Path) -> None:
-    topic, group = names_for(grpc_servers, scenario)
-    command = python_command(tmp_path, grpc_servers.endpoints, scenario, topic, group, "plain")
-    assert outcome(command, tmp_path) == "PASS"
-
-
-def test_java_client_with_its_default_tls(grpc_servers: GrpcServers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", TLS_CLIENTS)
+def test_client_with_its_default_tls(grpc_servers: GrpcServers, client: str, tmp_path: Path) -> None:
     topic, group = names_for(grpc_servers, "normal")
-    command = java_command(tmp_path, grpc_servers.endpoints, "normal", topic, group, "tls")
-    assert outcome(command, tmp_path) == "PASS"
+    words = (grpc_servers.endpoints, "normal", topic, group, "tls")
+    assert CLIENTS[client].outcome(tmp_path, *words) == "PASS"
 
 
 def test_clients_reconnect_after_a_killed_broker(tmp_path: Path) -> None:
     with GrpcServers("skylark", tmp_path / "servers") as servers:
         topic, group = names_for(servers, "reconnect")
-        command = java_command(tmp_path, servers.endpoints, "reconnect", topic, group, "plain")
+        command = CLIENTS["java"].command(tmp_path, servers.endpoints, "reconnect", topic, group, "plain")
         path = tmp_path / "driver.log"
         with (
             path.open("w") as log,
@@ -127,22 +103,33 @@ def _until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.1)
 
 
-def test_users_and_rights(tmp_path: Path) -> None:
-    """`serve --secure`: a user of it is let in, one with a wrong secret is not."""
-    with ServeWithGrpc(tmp_path / "servers", SETTINGS, ["--secure"]) as servers:
-        secret = dict(
-            line.split("=", 1)
-            for line in (servers.home / "data/secure/admin.credentials").read_text().split()
-        )
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeWithGrpc]:
+    """`serve --secure` with a topic for each client."""
+    with ServeWithGrpc(tmp_path_factory.mktemp("secured"), SETTINGS, ["--secure"]) as servers:
+        files = servers.home / "data/secure"
         environment = {
             "NAMESRV_ADDR": servers.name_server,
             "SKYLARK_TLS_ENABLED": "true",
-            "SKYLARK_TLS_TRUSTED": str(servers.home / "data/secure/ca.pem"),
-            "SKYLARK_CREDENTIALS_FILE": str(servers.home / "data/secure/admin.credentials"),
+            "SKYLARK_TLS_TRUSTED": str(files / "ca.pem"),
+            "SKYLARK_CREDENTIALS_FILE": str(files / "admin.credentials"),
         }
         skylark = [sys.executable, "-m", "skylark"]
-        subprocess.run([*skylark, "topic", "create", "secured"], check=True, env={**environment}, timeout=60)
-        words = (servers.endpoints, "normal", "secured", "G_secured", "tls", secret["accessKey"])
-        assert outcome(java_command(tmp_path, *words, secret["secretKey"]), tmp_path) == "PASS"
-        wrong = (servers.endpoints, "refused", "secured", "G_secured", "tls", secret["accessKey"], "wrong")
-        assert outcome(java_command(tmp_path, *wrong), tmp_path) == "PASS"
+        for client in CLIENTS:
+            command = [*skylark, "topic", "create", f"secured_{client}"]
+            subprocess.run(command, check=True, env=environment, timeout=60)
+        yield servers
+
+
+@pytest.mark.parametrize("client", SIGNING_CLIENTS)
+def test_users_and_rights(secured: ServeWithGrpc, client: str, tmp_path: Path) -> None:
+    """A user of `serve --secure` is let in, one with a wrong secret is not."""
+    files = secured.home / "data/secure"
+    pairs = (line.split("=", 1) for line in (files / "admin.credentials").read_text().split())
+    secret = dict(pairs)
+    for scenario, secret_key in (("normal", secret["secretKey"]), ("refused", "wrong")):
+        names = (f"secured_{client}", f"G_{client}", "tls", secret["accessKey"], secret_key)
+        found = CLIENTS[client].outcome(
+            tmp_path, secured.endpoints, scenario, *names, trusted=files / "ca.pem"
+        )
+        assert (scenario, found) == (scenario, "PASS")

@@ -73,6 +73,19 @@ def go_binary(module: str, version: str) -> Path:
     return directory / name
 
 
+def go_program(source: Path) -> Path:
+    """The program of a directory with a `go.mod`: a minute on the first call."""
+    directory = cache_dir("interop") / f"go-{digest(*sorted(source.iterdir()))}"
+
+    def build(target: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix="go-") as scratch:
+            copy = shutil.copytree(source, Path(scratch) / "source")
+            _run(["go", "build", "-C", str(copy), "-o", str(target / "driver"), "."], BUILD_TIMEOUT_S)
+
+    _build(directory, build, f"the program {source.name}")
+    return directory / "driver"
+
+
 def _build(directory: Path, build: Callable[[Path], None], what: str) -> None:
     try:
         build_once(directory, build)

@@ -63,7 +63,8 @@ abstract class LoadDriver {
         System.exit(0);
     }
 
-    private String run(String[] words) throws Exception {
+    /** The pairs that answer a command. */
+    String run(String[] words) throws Exception {
         String topic = words[1];
         switch (words[0]) {
             case "create":
@@ -85,7 +86,7 @@ abstract class LoadDriver {
         }
     }
 
-    private static int number(String word) {
+    static int number(String word) {
         return Integer.parseInt(word);
     }
 
@@ -288,7 +289,7 @@ abstract class LoadDriver {
     }
 
     /** Nanoseconds of many; beyond a limit they are not kept. */
-    private static final class Samples {
+    static final class Samples {
         private final long[] values = new long[SAMPLES_MAX];
         private final AtomicInteger count = new AtomicInteger();
 
