@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -37,6 +38,7 @@ from skylark.protocol.requests.name_server import BrokerHeartbeat
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings.controller import ControllerSettings
 from tests.support.broker import until
+from tests.support.certificates import make_files
 from tests.support.controller import C, FakeBroker, N, raw_reply
 
 
@@ -188,6 +190,23 @@ async def test_metrics(tmp_path: Path) -> None:
             'rocketmq_controller_request_total{request_type="CONTROLLER_ELECT_MASTER",response_code="0"} 1.0',
         ):
             assert line in text
+
+
+async def test_metrics_need_their_token_and_tls(tmp_path: Path) -> None:
+    files = make_files(tmp_path / "certificates")
+    async with running(
+        tmp_path, metrics_port=free_ports(), metrics_token="a long token", tls=files.server()
+    ) as controller:
+        url = f"https://{controller.monitor.address}/metrics"
+
+        def fetch(authorization: str) -> str:
+            asked = urllib.request.Request(url, headers={"Authorization": authorization})
+            with urllib.request.urlopen(asked, timeout=30, context=files.client_context()) as reply:  # noqa: S310
+                return str(reply.read().decode())
+
+        assert "rocketmq_controller_role 1.0" in await asyncio.to_thread(fetch, "Bearer a long token")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await asyncio.to_thread(fetch, "Bearer wrong")
 
 
 async def test_the_doctor_tells_who_is_missing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 import ssl
@@ -15,11 +16,16 @@ from pathlib import Path
 import pytest
 
 from skylark import health
-from skylark.errors import SettingsError
+from skylark.errors import NoPermission, SettingsError
 from skylark.health import HealthState
+from skylark.namesrv.server import METRICS
 from skylark.protocol.requests.admin import GetBrokerRuntimeInfo
-from skylark.remoting.address import check_listener, local_ip
+from skylark.protocol.requests.name_server import GetBrokerClusterInfo
+from skylark.remoting.address import check_listener, free_port, local_ip
+from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings import ClientCertificate, TlsMode
+from skylark.settings.auth import AuthSettings
 from tests.support.broker import BrokerClient, running_broker, running_cluster, running_name_server, until
 from tests.support.certificates import CertificateFiles, make_files
 
@@ -51,7 +57,7 @@ async def page(
 
 
 def value_of(name: str, metrics: str) -> float:
-    (line,) = [text for text in metrics.splitlines() if re.match(rf"{name}[ {{]", text)]
+    (line,) = [text for text in metrics.splitlines() if re.match(rf"{re.escape(name)}[ {{]", text)]
     return float(line.split()[-1])
 
 
@@ -190,6 +196,51 @@ async def test_the_metrics_page_enforces_tls_beyond_loopback(tmp_path: Path, fil
             await page(address)
         with pytest.raises(OSError):
             await page(address, tls=files.client_context())
+
+
+async def test_the_page_of_a_name_server(tmp_path: Path, files: CertificateFiles) -> None:
+    credentials = {"accessKey": "inner", "secretKey": "inner-secret"}
+    auth = AuthSettings(enabled=True, inner_credentials=json.dumps(credentials))
+    async with running_name_server(
+        tmp_path,
+        host=ANYWHERE,
+        metrics_port=free_port(ANYWHERE),
+        metrics_token="a long token",
+        tls=files.server(mode=TlsMode.ENFORCING),
+        auth=auth,
+    ) as server:
+        tls, at = files.client_context(), f"127.0.0.1:{server.monitor.address.rpartition(':')[2]}"
+        with refused_with(401):
+            await page(at, tls=tls)
+        with pytest.raises(OSError):
+            await page(at, token="a long token")
+        for path in ("/", "/health", "/ready"):
+            assert "warning" not in await page(at, path, tls=tls, token="a long token")
+        pool = ConnectionPool(tls=ClientTls(files.client()))
+        with pytest.raises(NoPermission):
+            await pool.call(f"127.0.0.1:{server.port}", GetBrokerClusterInfo(), timeout_s=30)
+        await pool.close()
+        metrics = await page(at, tls=tls, token="a long token")
+        assert value_of("skylark_insecure_listener", metrics) == 0.0
+        assert value_of('skylark_auth_refused_total{reason="anonymous"}', metrics) == 1.0
+        assert value_of('skylark_tls_handshakes_total{result="completed"}', metrics) == 1.0
+        assert value_of("skylark_namesrv_brokers", metrics) == 0.0
+        assert value_of("skylark_namesrv_connections", metrics) <= 1.0
+
+
+async def test_a_name_server_counts_brokers_topics_and_requests(tmp_path: Path) -> None:
+    async with (
+        running_name_server(tmp_path, metrics_port=free_port("127.0.0.1")) as server,
+        running_broker(tmp_path / "store", name_servers=server.address) as broker,
+    ):
+        await until(lambda: bool(broker.registration.registered))
+        metrics = await page(server.monitor.address)
+        assert value_of("skylark_namesrv_brokers", metrics) == 1.0
+        assert value_of("skylark_namesrv_topics", metrics) > 0
+        registered = 'skylark_namesrv_request_total{request_type="REGISTER_BROKER",response_code="0"}'
+        assert value_of(registered, metrics) >= 1.0
+        names = {line.split()[2] for line in metrics.splitlines() if line.startswith("# TYPE")}
+        assert names == METRICS.keys()
 
 
 async def test_a_broken_pair_is_told_by_metric_and_runtime_information(

@@ -68,6 +68,7 @@ class CertificateFiles:
         """Replace the server's certificate and key."""
         pair = issue(authority(), name, NAMES, days=DAYS, is_server=True)
         self.certificate.write_bytes(pair.certificate)
+        self.key.touch(mode=0o600)
         self.key.write_bytes(pair.key)
 
 
@@ -78,5 +79,6 @@ def make_files(directory: Path) -> CertificateFiles:
     files.renew("server")
     client = issue(authority(), "client", days=DAYS, is_server=False)
     files.client_certificate.write_bytes(client.certificate)
+    files.client_key.touch(mode=0o600)
     files.client_key.write_bytes(client.key)
     return files

@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from skylark.broker.monitoring.metric_specs import COMMON_LABELS, METRICS, MetricSpec
-from skylark.controller.metrics import METRICS as CONTROLLER_METRICS
+from skylark.controller.controller import METRICS as CONTROLLER_METRICS
+from skylark.namesrv.server import METRICS as NAME_SERVER_METRICS
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.remoting.latency import ONEWAY, SUCCESS, WRITE_FAILED
+from skylark.remoting.server_metrics import HANDSHAKE_RESULTS, SECURITY
 from skylark.settings import BrokerSettings, NameServerSettings
 from skylark.settings.fields import FAST_PORT_DISTANCE
 from skylark.settings.loader import load_settings
@@ -58,10 +60,8 @@ def exported() -> dict[str, tuple[str, MetricSpec]]:
             }
         else:
             found[name] = (spec.kind, spec)
-    for name, controllers in CONTROLLER_METRICS.items():
-        spec = MetricSpec(
-            "counter" if name.endswith("_total") else "gauge", controllers.text, controllers.labels
-        )
+    for name, metric in {**CONTROLLER_METRICS, **NAME_SERVER_METRICS}.items():
+        spec = MetricSpec("counter" if name.endswith("_total") else "gauge", metric.text, metric.labels)
         found[name] = (spec.kind, spec)
     return found
 
@@ -88,7 +88,13 @@ def test_every_metric_asked_for_is_exported_with_the_labels_asked_for(question: 
 
 def test_the_page_on_clusters_tells_every_metric_of_controllers() -> None:
     page = (ROOT / "docs" / "howto" / "run-a-cluster.md").read_text()
-    assert set(re.findall(r"^\| `(\w+_controller_\w+)` \|", page, re.MULTILINE)) == CONTROLLER_METRICS.keys()
+    own = CONTROLLER_METRICS.keys() - SECURITY.keys()
+    assert set(re.findall(r"^\| `(\w+_controller_\w+)` \|", page, re.MULTILINE)) == own
+
+
+def test_the_page_on_name_servers_tells_every_metric_of_them() -> None:
+    page = (ROOT / "docs" / "howto" / "run-a-nameserver.md").read_text()
+    assert set(re.findall(r"^\| `(skylark_\w+)` \|", page, re.MULTILINE)) == NAME_SERVER_METRICS.keys()
 
 
 def test_rates_are_taken_of_counters_alone() -> None:
@@ -109,7 +115,7 @@ def test_what_a_question_selects_can_be_there(question: str) -> None:
     known = {
         "request_code": {code.name.lower() for code in RequestCode} | {"unknown"},
         "response_code": {code.name.lower() for code in ResponseCode} | {"unknown"},
-        "result": {SUCCESS, ONEWAY, WRITE_FAILED},
+        "result": {SUCCESS, ONEWAY, WRITE_FAILED, *HANDSHAKE_RESULTS},
         "is_system": {"true", "false"},
         "is_long_polling": {"true", "false"},
     }

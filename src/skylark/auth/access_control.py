@@ -34,8 +34,8 @@ class AccessControl:
         self.settings = settings
         self.users_path = directory / USERS_FILE
         self.acls_path = directory / ACLS_FILE
-        key_file = settings.secrets_key_file
-        self.store = AuthStore(None if key_file is None else SecretBox(key_file))
+        key_file, checks_mode = settings.secrets_key_file, settings.check_file_modes
+        self.store = AuthStore(None if key_file is None else SecretBox(key_file, checks_mode=checks_mode))
         self.administration = UserAdministration(self.store, settings)
         self.audit = AuditLog(
             settings.audit_path or directory / AUDIT_FILE, bytes_max=settings.audit_bytes_max
@@ -55,7 +55,8 @@ class AccessControl:
         if not self.settings.is_served:
             return False
         self.users_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        check_files(self.users_path.parent)
+        if self.settings.check_file_modes:
+            check_files(self.users_path.parent)
         store = self.store
         load_file(self.users_path, store.load_users)
         load_file(self.acls_path, store.load_acls)

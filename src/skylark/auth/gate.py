@@ -20,7 +20,7 @@ from skylark.clock import Clock
 from skylark.errors import BrokerError, NoPermission, RemoteProtocolError
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand, TypedCommand
-from skylark.protocol.signature import ACCESS_KEY, SignedSend, SigningKey, is_signed, is_signed_send
+from skylark.protocol.signature import ACCESS_KEY, SignedSend, SigningKey, are_signed, is_signed
 from skylark.settings.auth import AuthSettings
 
 log = logging.getLogger(__name__)
@@ -313,20 +313,24 @@ class Visitor:
                 return None
         return self._decide(command)
 
-    def admits(self, command: TypedCommand[SignedSend]) -> bool:
-        """Return whether a send is certainly allowed: by a known user, to a topic it sent to before.
+    def admits(self, commands: list[TypedCommand[SignedSend]]) -> list[bool]:
+        """Return which sends are certainly allowed: by a known user, to a topic it sent to before.
 
         `refusal` decides about all others.
         """
-        gate, send = self._gate, command.request
-        passed = self.passes.get(send.access_key)
-        return (
-            passed is not None
-            and passed.version == gate.store.version
-            and not gate.audit_all
+        gate, passes = self._gate, self.passes
+        if gate.audit_all:
+            return [False] * len(commands)
+        version = gate.store.version
+        keys = [
+            passed.key
+            if (passed := passes.get(send.access_key)) is not None
+            and passed.version == version
             and (passed.is_free or send.topic in passed.sent_to)
-            and is_signed_send(send, command.body, passed.key)
-        )
+            else None
+            for send in [command.request for command in commands]
+        ]
+        return are_signed(commands, keys)
 
     def _decide(self, command: RemotingCommand) -> RemotingCommand | None:
         gate = self._gate

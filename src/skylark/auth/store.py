@@ -65,12 +65,12 @@ class _AclsFile(Struct):
 class SecretBox:
     """Encrypts the secrets of users with AES-GCM, each with its own nonce and bound to its user."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, checks_mode: bool = True) -> None:
         """Read the key, 32 bytes in Base64. Raises SettingsError."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 (takes a while)
 
         try:
-            key = base64.b64decode(read_private(path).strip(), validate=True)
+            key = base64.b64decode(read_private(path, checks_mode=checks_mode).strip(), validate=True)
         except binascii.Error:
             key = b""
         if len(key) != KEY_BYTES:

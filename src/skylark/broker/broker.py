@@ -41,7 +41,6 @@ from skylark.broker.handlers.timers import TimerHandlers
 from skylark.broker.handlers.topics import TopicHandlers
 from skylark.broker.handlers.transactions import TransactionHandlers
 from skylark.broker.metadata_files import MetadataFile, MetadataWriter, load_metadata
-from skylark.broker.monitoring.monitor import Monitor
 from skylark.broker.monitoring.runtime_info import RuntimeInfo
 from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
@@ -73,6 +72,7 @@ from skylark.protocol.frame_templates import SendReplies
 from skylark.remoting.address import check_listener, is_loopback, join_address
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
+from skylark.remoting.monitor import Monitor
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
 from skylark.remoting.tls import FILES_CHECK_MS, make_replication_tls, make_server_tls
 from skylark.remoting.tls_client import ClientTls, make_outgoing_tls
@@ -89,7 +89,7 @@ from skylark.store.replica import CopyMark
 from skylark.tasks import Tasks
 
 if TYPE_CHECKING:
-    from skylark.broker.monitoring.pages import Pages
+    from skylark.remoting.pages import Pages
 
 log = logging.getLogger(__name__)
 
@@ -404,19 +404,23 @@ class Broker:
     def make_pages(self) -> Pages:
         """Build the pages of the monitor. Called at its first request: brokers start without Prometheus."""
         from skylark.broker.monitoring.metrics import MetricsCollector  # noqa: PLC0415
-        from skylark.broker.monitoring.pages import Pages  # noqa: PLC0415
+        from skylark.remoting.pages import Pages  # noqa: PLC0415
 
-        return Pages(
-            MetricsCollector(
-                self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
-                self.offsets, self.consumers, self.group_topics, self.producers, self.long_polling,
-                self.pops, lambda: self.held_pops.count + self.held_notifications.count,
-                self.transactions, self.timers, self.stats, self.latencies, self.watermarks,
-                {} if self.access.gate is None else self.access.gate.refusals,
-                self._tls, lambda: self._is_insecure,
-            ),
-            secret_text(self.live.current.metrics_token),
+        collector = MetricsCollector(
+            self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
+            self.offsets, self.consumers, self.group_topics, self.producers, self.long_polling,
+            self.pops, lambda: self.held_pops.count + self.held_notifications.count,
+            self.transactions, self.timers, self.stats, self.latencies, self.watermarks,
+            {} if self.access.gate is None else self.access.gate.refusals,
+            self._tls, lambda: self._is_insecure,
         )  # fmt: skip
+        return Pages(
+            collector,
+            secret_text(self.live.current.metrics_token),
+            fault=collector.fault,
+            idle_reason=collector.idle_reason,
+            warnings=collector.warnings,
+        )
 
     def main_routes(self) -> Routes:
         return self._gated(

@@ -240,6 +240,15 @@ class RouteTable:
             self._put_mappings(broker.name, mappings)
         return _reply(broker, request.broker_id)
 
+    @property
+    def broker_count(self) -> int:
+        """Broker processes that are registered."""
+        return len(self._members)
+
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
+
     def unregister(self, cluster: str, address: str) -> bool:
         """Remove a broker process. Return whether it was known."""
         member = self._members.get((cluster, address))

@@ -1,5 +1,7 @@
 """NameServer builds, starts and stops the parts; `serve` is the whole life of a process."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from signal import Signals
+from typing import TYPE_CHECKING
 
 from skylark.atomic_file import load_file
 from skylark.auth.access_control import AccessControl
@@ -17,15 +20,36 @@ from skylark.namesrv.kv_config import KvConfig, decode_tables, encode_tables
 from skylark.namesrv.route_table import RouteTable
 from skylark.protocol.codes import RequestCode
 from skylark.remoting.address import check_host, check_listener, join_address
+from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.link import Handler
+from skylark.remoting.monitor import Monitor
 from skylark.remoting.server import Peer, RemotingServer, ServerLimits
+from skylark.remoting.server_metrics import (
+    SECURITY,
+    Samples,
+    ServerMetric,
+    request_samples,
+    security_samples,
+)
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
 from skylark.settings import NameServerSettings
+from skylark.settings.credentials import secret_text
 from skylark.settings.loader import to_properties
 from skylark.stop_signal import StopSignal
 from skylark.tasks import Tasks
 
+if TYPE_CHECKING:
+    from skylark.remoting.pages import Pages
+
 log = logging.getLogger(__name__)
+
+METRICS = {
+    "skylark_namesrv_brokers": ServerMetric("Brokers that are registered, slaves included."),
+    "skylark_namesrv_topics": ServerMetric("Topics that have routes."),
+    "skylark_namesrv_connections": ServerMetric("Open connections of brokers and clients."),
+    "skylark_namesrv_request_total": ServerMetric("Requests.", ("request_type", "response_code")),
+    **SECURITY,
+}
 
 
 class NameServer:
@@ -48,12 +72,16 @@ class NameServer:
             cluster=settings.auth.cluster or "DefaultCluster",
             open_codes=frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC} if settings.open_routes else ()),
         )
+        self._latencies = RequestLatencies()
         self._server = RemotingServer(
             ServerLimits(connections_max=settings.connections_max, idle_timeout_s=settings.idle_timeout_s),
             on_disconnect=self._disconnected,
+            latencies=self._latencies,
             tls=self._tls,
             gate=self._access.gate,
         )
+        self.monitor = Monitor(self._make_pages, self._tls)
+        self._is_insecure = False
         kv_config = KvConfig(entries_max=settings.kv_entries_max, chars_max=settings.kv_chars_max)
         self._state = NameServerState(
             settings=settings,
@@ -80,7 +108,7 @@ class NameServer:
         """Read the key-value configuration and listen. Raises SettingsError, BadStoreFile and OSError."""
         settings = self._state.settings
         check_host(settings.host)
-        check_listener(
+        self._is_insecure = check_listener(
             join_address(settings.host, settings.port),
             is_authenticated=settings.auth.enabled,
             is_encrypted=self._tls is not None and self._tls.is_enforcing,
@@ -100,6 +128,8 @@ class NameServer:
         self._state.settings = replace(settings, port=self.port)
         self._state.started_at = self._clock.monotonic()
         self._schedule_scan()
+        if settings.metrics_port:
+            self.monitor.start(settings.host, settings.metrics_port)
         if self._tls is not None:
             watch = partial(loop.run_in_executor, self._writer, self._tls.check_files)
             self._tasks.every(FILES_CHECK_MS, watch, "watch certificates")
@@ -109,12 +139,35 @@ class NameServer:
         """Finish requests in flight and close all connections. Also after a failed start."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
+        self.monitor.stop()
         await self._tasks.close()
         await self._server.close()
         self._access.close()
         self._writer.shutdown(wait=False)
         self._decoder.shutdown(wait=False)
         log.info("name server stopped address=%s", self.address)
+
+    def _make_pages(self) -> Pages:
+        """Build the pages of the monitor, at its first request."""
+        from skylark.remoting.pages import Pages, ServerMetrics, security_warnings  # noqa: PLC0415
+
+        settings, gate, tls = self._state.settings, self._access.gate, self._tls
+        refusals = {} if gate is None else gate.refusals
+        collector = ServerMetrics(
+            METRICS,
+            self._samples,
+            partial(request_samples, "skylark_namesrv_request_total", self._latencies),
+            partial(security_samples, tls, refusals, is_insecure=self._is_insecure),
+        )
+        open_host = settings.host if self._is_insecure else ""
+        token = secret_text(settings.metrics_token)
+        return Pages(collector, token, warnings=partial(security_warnings, tls, open_host))
+
+    def _samples(self) -> Samples:
+        routes = self._state.routes
+        yield "skylark_namesrv_brokers", (), routes.broker_count
+        yield "skylark_namesrv_topics", (), routes.topic_count
+        yield "skylark_namesrv_connections", (), len(self._server.peers)
 
     def _user_files(self) -> tuple[SavedFile[Callable[[], bytes]], SavedFile[Callable[[], bytes]]]:
         access, store = self._access, self._access.store

@@ -5,7 +5,7 @@ All frames of one read are decoded together and in place. Only a partial frame a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -118,8 +118,10 @@ class Connection(Generic[W]):
         self.limits = limits
         self.failure: RemoteProtocolError | None = None
         self._typed = typed
-        self.admits: Callable[[TypedCommand[SignedSend]], bool] | None = None
-        """Set by a server with a gate: returns whether a signed send is allowed without further checks."""
+        self.admits: Callable[[list[TypedCommand[SignedSend]]], list[bool]] | None = None
+        """Set by a server with a gate: returns which signed sends are allowed without further checks."""
+        self._unchecked: list[tuple[int, memoryview]] = []
+        """Of the signed sends of this read: their place among its commands, and their header."""
         self.has_undecided = False
         """Whether the last `receive` returned requests that `admits` has not accepted, or replies."""
         self._partial = bytearray()
@@ -154,8 +156,10 @@ class Connection(Generic[W]):
             position = self._decode_frames(buffer, commands)
         except RemoteProtocolError as error:
             self.failure = error
-            return commands
-        if position < len(buffer):
+            position = len(buffer)
+        if self._unchecked:
+            self._check_sends(commands)
+        if position < len(buffer) and self.failure is None:
             self._partial = bytearray(memoryview(buffer)[position:])
         return commands
 
@@ -181,9 +185,9 @@ class Connection(Generic[W]):
         view = memoryview(buffer)
         end = len(buffer)
         start = 0
-        admits = self.admits
+        is_gated = self.admits is not None
         self.has_undecided = False
-        hot_decoders = _SIGNED_DECODERS if admits is not None else _HOT_DECODERS if self._typed else {}
+        hot_decoders = _SIGNED_DECODERS if is_gated else _HOT_DECODERS if self._typed else {}
         header_bytes_max = self.limits.header_bytes_max
         rest_bytes_max = self.limits.frame_bytes_max - PREFIX_BYTES
         while end - start >= PREFIX_BYTES:
@@ -215,10 +219,8 @@ class Connection(Generic[W]):
                 command = self._decode_any(word >> 24, header)
             if header_end < frame_end:
                 command.body = view[header_end:frame_end]
-            if admits is not None and hot and isinstance(command, TypedCommand) and not admits(command):
-                body = command.body
-                command = self._decode_any(word >> 24, header)
-                command.body = body
+            if is_gated and isinstance(command, TypedCommand):
+                self._unchecked.append((len(commands), header))
             commands.append(command)
             start = frame_end
         if end - start >= LENGTH_BYTES:
@@ -227,6 +229,26 @@ class Connection(Generic[W]):
                 raise self._broken(frame_bytes, 0)
         self._partial_bytes_needed = 0
         return start
+
+    def _check_sends(self, commands: list[Command]) -> None:
+        """Replace signed sends that are not admitted by their general form, which has all ext fields."""
+        assert self.admits is not None
+        unchecked, self._unchecked = self._unchecked, []
+        sends = cast("list[TypedCommand[SignedSend]]", [commands[place] for place, _ in unchecked])
+        verdicts = self.admits(sends)
+        if all(verdicts):
+            return
+        for is_admitted, (place, header) in zip(verdicts, unchecked, strict=True):
+            if is_admitted:
+                continue
+            try:
+                command = self._decode_any(Encoding.JSON, header)
+            except RemoteProtocolError as error:
+                self.failure = error
+                del commands[place:]
+                return
+            command.body = commands[place].body
+            commands[place] = command
 
     def _broken(self, frame_bytes: int, header_bytes: int) -> RemoteProtocolError:
         if frame_bytes + LENGTH_BYTES > self.limits.frame_bytes_max:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hmac import compare_digest
 from operator import itemgetter
@@ -20,6 +20,7 @@ from skylark.protocol.command import (
     PREFIX_BYTES,
     Buffer,
     RemotingCommand,
+    TypedCommand,
     decode_header,
     encode,
 )
@@ -75,6 +76,15 @@ class SigningKey:
         outer.update(inner.digest())
         return b2a_base64(outer.digest(), newline=False)
 
+    def has_signed(self, content: bytes, body: Buffer, signature: bytes) -> bool:
+        """Return whether this is the signature, which is not in Base64."""
+        inner = self._inner.copy()
+        inner.update(content)
+        inner.update(body)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return compare_digest(outer.digest(), signature)
+
 
 def signed_text(fields: Mapping[str, str]) -> bytes:
     """Return what is signed of the ext fields: their values in the order of their names."""
@@ -107,39 +117,46 @@ class SignedSend(SendMessageV2, frozen=True, gc=False, kw_only=True, forbid_unkn
     """A send (310 or 320) with user and signature, for servers: it has no other ext fields."""
 
     access_key: str = field(name=ACCESS_KEY)
-    signature: str = field(name=SIGNATURE)
+    signature: bytes = field(name=SIGNATURE)  # decoded from Base64
     security_token: str = field(default="", name=SECURITY_TOKEN)
 
-    def signed_text(self) -> str:
-        """Return what a client signs of the ext fields if it writes numbers as usual and omits no default."""
-        # A quarter less time than an f-string takes.
-        return "%s%s%s%s%s%d%d%d%d%d%s%d%s%s%s%s" % (  # noqa: UP031
-            self.access_key,
-            self.security_token,
-            self.producer_group,
-            self.topic,
-            self.default_topic,
-            self.default_topic_queue_nums,
-            self.queue_id,
-            self.sys_flag,
-            self.born_timestamp,
-            self.flag,
-            self.properties,
-            self.reconsume_times,
-            "true" if self.unit_mode else "false",
-            "" if self.max_reconsume_times is None else self.max_reconsume_times,
-            "true" if self.batch else "false",
-            self.broker_name or "",
-        )
 
-
-def is_signed_send(send: SignedSend, body: Buffer, key: SigningKey) -> bool:
-    """Return whether a send is signed. A client that omits defaults may have signed it even if not.
+def are_signed(commands: Sequence[TypedCommand[SignedSend]], keys: Sequence[SigningKey | None]) -> list[bool]:
+    """Return for each send whether it is signed with its key. A client that omits defaults may have signed
+    it even if not.
 
     The values count, not their spelling: a number with a leading zero has the signature of the number.
     """
-    expected = key.signature(send.signed_text().encode("utf-8", "replace"), body)
-    return compare_digest(expected, send.signature.encode("utf-8", "replace"))
+    # In two passes, which takes a fifth less time: the caches of the processor hold one of them, not both.
+    contents = [
+        # What a client signs if it writes numbers as usual. A quarter less time than an f-string takes.
+        (
+            "%s%s%s%s%s%d%d%d%d%d%s%d%s%s%s%s"  # noqa: UP031
+            % (
+                send.access_key,
+                send.security_token,
+                send.producer_group,
+                send.topic,
+                send.default_topic,
+                send.default_topic_queue_nums,
+                send.queue_id,
+                send.sys_flag,
+                send.born_timestamp,
+                send.flag,
+                send.properties,
+                send.reconsume_times,
+                "true" if send.unit_mode else "false",
+                "" if send.max_reconsume_times is None else send.max_reconsume_times,
+                "true" if send.batch else "false",
+                send.broker_name or "",
+            )
+        ).encode()
+        for send in [command.request for command in commands]
+    ]
+    return [
+        key is not None and key.has_signed(content, command.body, command.request.signature)
+        for key, content, command in zip(keys, contents, commands, strict=True)
+    ]
 
 
 class Signer:

@@ -203,8 +203,8 @@ _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
 class GateVisitor(Protocol):
     """A connection as the gate of a server knows it."""
 
-    def admits(self, command: TypedCommand[SignedSend]) -> bool:
-        """Return whether a send is certainly allowed; `refusal` decides about all others."""
+    def admits(self, commands: list[TypedCommand[SignedSend]]) -> list[bool]:
+        """Return which sends are certainly allowed; `refusal` decides about all others."""
 
     def refusal(self, command: RemotingCommand) -> RemotingCommand | None:
         """Return the reply to a request that is refused, None for one that is admitted."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from skylark.errors import SettingsError
+from skylark.settings.credentials import check_private
 from skylark.settings.tls import ClientCertificate, ServerTlsSettings, TlsMode, with_config_file
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,11 @@ RECORD_BYTES = 16 << 10
 """OpenSSL reads and writes one record at a time."""
 FILES_CHECK_MS = 1000
 TEST_DAYS = 30
+HANDSHAKES_BURST_S = 2
+"""An address that was quiet may begin the handshakes of this many seconds at once: clients that reconnect."""
+HANDSHAKE_ADDRESSES_MAX = 10_000
+"""Addresses whose handshakes are counted; the one that was seen first is forgotten."""
+REFUSED_LOG_INTERVAL_S = 60.0
 
 FileStamp = tuple[int, int, int]
 
@@ -41,7 +47,13 @@ def server_context(settings: ServerTlsSettings, alpn: Sequence[str] = ()) -> ssl
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     if settings.certificate is not None and settings.key is not None:
-        load_pair(context, settings.certificate, settings.key, settings.key_password)
+        load_pair(
+            context,
+            settings.certificate,
+            settings.key,
+            settings.key_password,
+            checks_mode=settings.check_key_mode,
+        )
     else:
         _load_test_pair(context)
     if settings.client_certificate is not ClientCertificate.NONE:
@@ -54,10 +66,14 @@ def server_context(settings: ServerTlsSettings, alpn: Sequence[str] = ()) -> ssl
     return context
 
 
-def load_pair(context: ssl.SSLContext, certificate: Path, key: Path, password: str) -> None:
-    """Raises SettingsError."""
+def load_pair(
+    context: ssl.SSLContext, certificate: Path, key: Path, password: str, *, checks_mode: bool
+) -> None:
+    """Raises SettingsError; with `checks_mode` also for a key that others may read."""
     for file in (certificate, key):
         _check_readable(file)
+    if checks_mode:
+        check_private(key)
     try:
         # With a password, even an empty one, OpenSSL does not ask the terminal for it.
         context.load_cert_chain(certificate, key, password)
@@ -97,6 +113,50 @@ def _load_test_pair(context: ssl.SSLContext) -> None:
         context.load_cert_chain(certificate, key)
 
 
+class HandshakeRate:
+    """Limits the handshakes of an address: each costs a server up to a millisecond of its loop.
+
+    Times are monotonic seconds.
+    """
+
+    def __init__(self, per_second: int) -> None:
+        """0 is no limit."""
+        self.refused = 0
+        self._per_second = per_second
+        self._burst = per_second * HANDSHAKES_BURST_S
+        self._left: dict[str, tuple[float, float]] = {}
+        """By address: the handshakes that it may begin, and when that was so."""
+        self._logged_at = -REFUSED_LOG_INTERVAL_S
+        self._logged = 0
+
+    def admits(self, host: str, now: float) -> bool:
+        """Count a handshake of this address; return whether it may begin."""
+        if not self._per_second:
+            return True
+        left, since = self._left.get(host, (float(self._burst), now))
+        left = min(left + (now - since) * self._per_second, float(self._burst))
+        if left < 1.0:
+            self._left[host] = (left, now)
+            self._refuse(host, now)
+            return False
+        self._left[host] = (left - 1.0, now)
+        if len(self._left) > HANDSHAKE_ADDRESSES_MAX:
+            del self._left[next(iter(self._left))]
+        return True
+
+    def _refuse(self, host: str, now: float) -> None:
+        self.refused += 1
+        if now - self._logged_at >= REFUSED_LOG_INTERVAL_S:
+            log.warning(
+                "TLS handshakes refused count=%d last=%s reason=more than %d per second, see "
+                "tlsHandshakesPerSecondMax",
+                self.refused - self._logged,
+                host,
+                self._per_second,
+            )
+            self._logged_at, self._logged = now, self.refused
+
+
 class ServerTls:
     """TLS of a server: what it accepts, and the context of new connections.
 
@@ -121,9 +181,19 @@ class ServerTls:
         self.handshakes = 0
         self.unfinished_handshakes = 0
         self.failed_handshakes = 0
+        self.handshake_rate = HandshakeRate(self.settings.handshakes_per_s)
         self.reloads = 0
         self.reload_failure = ""
         """Why the files that are there now are not in use; empty if they are."""
+
+    @property
+    def handshake_counts(self) -> dict[str, int]:
+        """Handshakes by their result."""
+        return {
+            "completed": self.handshakes,
+            "failed": self.failed_handshakes,
+            "refused": self.handshake_rate.refused,
+        }
 
     def check_files(self) -> None:
         """Load the files if they have changed. Call every FILES_CHECK_MS, in a thread: it waits for the disk.
@@ -267,6 +337,10 @@ class FirstByte(asyncio.Protocol):
             if tls.unfinished_handshakes >= tls.settings.handshakes_max:
                 tls.failed_handshakes += 1
                 self._refuse(f"{tls.unfinished_handshakes} TLS handshakes are unfinished")
+                transport.abort()
+                return
+            host = str((transport.get_extra_info("peername") or ("",))[0])
+            if not tls.handshake_rate.admits(host, asyncio.get_running_loop().time()):
                 transport.abort()
                 return
             encrypted = EncryptedTransport(transport, self._inner, tls, self._refuse)

@@ -64,7 +64,13 @@ def client_context(settings: ClientTlsSettings) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if settings.certificate is not None and settings.key is not None:
-        load_pair(context, settings.certificate, settings.key, settings.key_password)
+        load_pair(
+            context,
+            settings.certificate,
+            settings.key,
+            settings.key_password,
+            checks_mode=settings.check_key_mode,
+        )
     return context
 
 

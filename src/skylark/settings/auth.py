@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skylark.errors import SettingsError
-from skylark.settings.credentials import (
-    Credentials,
-    parse_credentials,
-    parse_texts,
-    read_private,
-    secret_text,
-)
+from skylark.settings.credentials import Credentials, parse_credentials, parse_texts, secret_text
 from skylark.settings.fields import check_ranges, setting
 
 STATEFUL = "StatefulAuthenticationStrategy"
@@ -54,6 +48,7 @@ class AuthSettings:
     failures_max: int = setting(10, "authenticationFailuresMax", 0)  # of an address in 10 s; 0: no limit
     secret_chars_min: int = setting(SECRET_CHARS_MIN, "authSecretCharsMin", 1)  # RocketMQ: 1
     secrets_key_file: Path | None = setting(None, "authSecretsKeyFile")
+    check_file_modes: bool = setting(True, "authCheckFileModes")  # RocketMQ: false
     audit_path: Path | None = setting(None, "authAuditLogPath")
     audit_bytes_max: int = setting(10 << 20, "authAuditLogBytesMax", 4096)
     audit_all: bool = setting(False, "authAuditAll")
@@ -94,7 +89,10 @@ class AuthSettings:
     def inner(self) -> Credentials | None:
         """What the server signs its own requests with. Raises SettingsError."""
         text = self.inner_credentials
-        return parse_credentials(text, "innerClientAuthenticationCredentials") if text else None
+        if not text:
+            return None
+        name = "innerClientAuthenticationCredentials"
+        return parse_credentials(text, name, checks_mode=self.check_file_modes)
 
     @property
     def first(self) -> tuple[str, str] | None:
@@ -102,12 +100,12 @@ class AuthSettings:
         name = "initAuthenticationUser"
         if not self.first_user:
             return None
-        text = read_private(Path(self.first_user[1:])) if self.first_user.startswith("@") else self.first_user
+        text = secret_text(self.first_user, checks_mode=self.check_file_modes)
         values = parse_texts(text, name)
         username, password = values.get("username", ""), values.get("password", "")
         if not username or not password:
             raise SettingsError(name, 'username or password is missing; use {"username":"…","password":"…"}')
-        return username, secret_text(password)
+        return username, secret_text(password, checks_mode=self.check_file_modes)
 
     @property
     def open_numbers(self) -> frozenset[int]:

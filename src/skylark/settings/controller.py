@@ -76,6 +76,7 @@ class ControllerSettings:
     idle_timeout_s: int = setting(120, "serverChannelMaxIdleTimeSeconds", 1)
     metrics_host: str = setting("", "metricsPromExporterHost")  # empty: the host
     metrics_port: int = setting(0, "metricsPromExporterPort", 0, 65_535)  # 0: none
+    metrics_token: str = setting("", "metricsToken", secret=True)
 
     def __post_init__(self) -> None:
         check_ranges(self)

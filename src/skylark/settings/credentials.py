@@ -68,23 +68,23 @@ def client_credentials(
     return read_credentials(Path(file)) if file else None
 
 
-def read_credentials(path: Path) -> Credentials:
+def read_credentials(path: Path, *, checks_mode: bool = True) -> Credentials:
     """Read a file with the keys `accessKey`, `secretKey` and, if needed, `securityToken`.
 
     It is JSON or has one `key=value` or `key: value` a line, as mqadmin's `tools.yml`. Raises SettingsError
-    if others may read it.
+    if others may read it and that is checked.
     """
-    text = read_private(path)
+    text = read_private(path, checks_mode=checks_mode)
     if text.lstrip().startswith("{"):
-        return parse_credentials(text, str(path))
+        return parse_credentials(text, str(path), checks_mode=checks_mode)
     return _of_values({key: value.strip("\"'") for key, value, _ in read_properties(text)}, str(path))
 
 
-def parse_credentials(text: str, name: str) -> Credentials:
+def parse_credentials(text: str, name: str, *, checks_mode: bool = True) -> Credentials:
     """Parse `{"accessKey":"…","secretKey":"…"}`, or `@FILE` with such a text. Raises SettingsError."""
     if text.startswith(_FILE_MARK):
-        return read_credentials(Path(text[1:]))
-    return _of_values(parse_texts(text, name), name)
+        return read_credentials(Path(text[1:]), checks_mode=checks_mode)
+    return _of_values(parse_texts(text, name), name, checks_mode=checks_mode)
 
 
 def parse_texts(text: str, name: str) -> dict[str, str]:
@@ -98,15 +98,18 @@ def parse_texts(text: str, name: str) -> dict[str, str]:
     return values
 
 
-def secret_text(value: str) -> str:
+def secret_text(value: str, *, checks_mode: bool = True) -> str:
     """Return a secret, read from its file if it is given as `@FILE`. Raises SettingsError."""
-    return read_private(Path(value[1:])).strip() if value.startswith(_FILE_MARK) else value
+    if not value.startswith(_FILE_MARK):
+        return value
+    return read_private(Path(value[1:]), checks_mode=checks_mode).strip()
 
 
-def read_private(path: Path) -> str:
+def read_private(path: Path, *, checks_mode: bool = True) -> str:
     """Read a file with secrets. Raises SettingsError if it is unreadable, or readable by others."""
     try:
-        check_private(path)
+        if checks_mode:
+            check_private(path)
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
@@ -114,22 +117,31 @@ def read_private(path: Path) -> str:
 
 
 def check_private(path: Path) -> None:
-    """Raise SettingsError if other users may read or write the file, OSError if there is none."""
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if os.name != "nt" and mode & 0o077:
+    """Raise SettingsError if other users may read or write the file, OSError if there is none.
+
+    The group may read a file of root's: secrets of a service that runs as another user are given to it so.
+    """
+    if os.name == "nt":
+        return
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    is_given = found.st_uid == 0 != os.geteuid()
+    if mode & (0o037 if is_given else 0o077):
         raise SettingsError(
             str(path), f"holds secrets, but its mode is {mode:04o}: other users may read it; chmod 600 it"
         )
 
 
-def _of_values(values: Mapping[str, str], name: str) -> Credentials:
+def _of_values(values: Mapping[str, str], name: str, *, checks_mode: bool = True) -> Credentials:
     keys = ("accessKey", "secretKey", "securityToken")
-    return _complete(*(values.get(key, "") for key in keys), name=name)
+    return _complete(*(values.get(key, "") for key in keys), name=name, checks_mode=checks_mode)
 
 
-def _complete(access_key: str, secret_key: str, token: str, *, name: str) -> Credentials:
+def _complete(
+    access_key: str, secret_key: str, token: str, *, name: str, checks_mode: bool = True
+) -> Credentials:
     if not access_key:
         raise SettingsError(name, "the secret key has no access key; give both")
     if not secret_key:
         raise SettingsError(name, f"the access key {access_key!r} has no secret key; give both")
-    return Credentials(access_key, secret_text(secret_key), token)
+    return Credentials(access_key, secret_text(secret_key, checks_mode=checks_mode), token)

@@ -38,6 +38,9 @@ class NameServerSettings:
     topic_list: bool = setting(True, "enableTopicList", live=True)
     delete_absent_topics: bool = setting(False, "deleteTopicWithBrokerRegistration", live=True)
 
+    metrics_port: int = setting(0, "metricsPromExporterPort", 0, 65_535)  # 0: none
+    metrics_token: str = setting("", "metricsToken", secret=True)
+
     connections_max: int = setting(16_384, "connectionsMax", 1)
     brokers_max: int = setting(10_000, "brokersMax", 1)
     topics_max: int = setting(100_000, "topicsMax", 1)

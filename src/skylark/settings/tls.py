@@ -41,6 +41,7 @@ class ServerTlsSettings:
     certificate: Path | None = setting(None, "tls.server.certPath")
     key: Path | None = setting(None, "tls.server.keyPath")
     key_password: str = setting("", "tls.server.keyPassword", secret=True)
+    check_key_mode: bool = setting(True, "tls.server.checkKeyMode")  # RocketMQ: false
     client_certificate: ClientCertificate = setting(ClientCertificate.NONE, "tls.server.need.client.auth")
     check_client: bool = setting(True, "tls.server.authClient")
     trusted: Path | None = setting(None, "tls.server.trustCertPath")
@@ -48,6 +49,7 @@ class ServerTlsSettings:
     config_file: Path | None = setting(None, "tls.config.file")  # overrides all of these but the mode
     handshake_timeout_ms: int = setting(10_000, "tlsHandshakeTimeout", 1)
     handshakes_max: int = setting(2_000, "tlsHandshakesMax", 1)  # unfinished ones on a server's ports
+    handshakes_per_s: int = setting(200, "tlsHandshakesPerSecondMax", 0)  # of an address; 0: no limit
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -96,6 +98,7 @@ class ClientTlsSettings:
     certificate: Path | None = setting(None, "tls.client.certPath")
     key: Path | None = setting(None, "tls.client.keyPath")
     key_password: str = setting("", "tls.client.keyPassword", secret=True)
+    check_key_mode: bool = setting(True, "tls.client.checkKeyMode")  # RocketMQ: false
 
     def __post_init__(self) -> None:
         check_ranges(self)

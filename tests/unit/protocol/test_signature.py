@@ -18,8 +18,8 @@ from skylark.protocol.signature import (
     SignedSend,
     Signer,
     SigningKey,
+    are_signed,
     is_signed,
-    is_signed_send,
     signed_text,
 )
 from skylark.settings.credentials import Credentials
@@ -168,9 +168,9 @@ def admitted(frame: bytes, key: SigningKey) -> bool:
     connection = Connection[Any]()
     seen: list[TypedCommand[SignedSend]] = []
 
-    def admits(command: TypedCommand[SignedSend]) -> bool:
-        seen.append(command)
-        return is_signed_send(command.request, command.body, key)
+    def admits(commands: list[TypedCommand[SignedSend]]) -> list[bool]:
+        seen.extend(commands)
+        return are_signed(commands, [key] * len(commands))
 
     connection.admits = admits
     (command,) = connection.receive(frame)
@@ -211,6 +211,38 @@ def test_a_typed_send_is_recognised_by_its_signature(
     if body:
         at = len(frame) - 1 - change % len(body)
         assert not admitted(frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :], SigningKey(SECRET))
+
+
+@given(kinds=st.lists(st.sampled_from(["good", "wrong", "unsigned", "other code", "foreign"]), max_size=12))
+def test_each_send_of_a_read_is_decided_for_itself(kinds: list[str]) -> None:
+    """Those that are not recognised have all their ext fields, and all stay in order with their bodies."""
+    key, frames = SigningKey(SECRET), []
+    for number, kind in enumerate(kinds):
+        fields = {**SEND, **({"z": "1"} if kind == "foreign" else {})}
+        code = 11 if kind == "other code" else 310
+        command = RemotingCommand(code=code, opaque=number, fields=fields, body=b"%d" % number)
+        if kind != "unsigned":
+            Signer(Credentials("rocketmq", SECRET + ("x" if kind == "wrong" else ""))).sign(command)
+        frames.append(b"".join(encode(command)))
+    connection = Connection[Any]()
+    connection.admits = lambda commands: are_signed(commands, [key] * len(commands))
+    commands = connection.receive(b"".join(frames))
+    assert [command.opaque for command in commands] == list(range(len(kinds)))
+    assert connection.has_undecided is any(kind != "good" for kind in kinds)
+    for command, kind, frame in zip(commands, kinds, frames, strict=True):
+        assert bytes(command.body) == b"%d" % command.opaque
+        assert isinstance(command, TypedCommand) is (kind == "good")
+        assert kind == "good" or command == received(frame)
+
+
+def test_sends_before_an_invalid_frame_are_decided() -> None:
+    command = RemotingCommand(code=310, fields=dict(SEND), body=b"hello")
+    Signer(Credentials("rocketmq", SECRET + "x")).sign(command)
+    connection = Connection[Any]()
+    connection.admits = lambda commands: are_signed(commands, [SigningKey(SECRET)] * len(commands))
+    (found,) = connection.receive(b"".join(encode(command)) + bytes(8))
+    assert connection.failure is not None
+    assert isinstance(found, RemotingCommand)
 
 
 @pytest.mark.parametrize("name", [name for name in SEND if name not in ("k", "m")])

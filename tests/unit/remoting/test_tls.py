@@ -15,7 +15,8 @@ import pytest
 from skylark.errors import SettingsError
 from skylark.protocol.requests.offset import GetMaxOffset
 from skylark.remoting.server import ServerLimits
-from skylark.remoting.tls import RECORD_BYTES, ServerTls, make_server_tls
+from skylark.remoting.tls import RECORD_BYTES, HandshakeRate, ServerTls, make_server_tls
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings import ClientCertificate, ServerTlsSettings, TlsMode
 from tests.support.certificates import CertificateFiles, foreign_authority, make_files
 from tests.unit.remoting.rig import (
@@ -226,6 +227,48 @@ def test_connections_that_stop_in_the_handshake_are_closed_and_cost_little(
 
 
 @loops
+def test_an_address_with_too_many_handshakes_is_refused(
+    loop: str, files: CertificateFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        tls = make_server_tls(files.server(handshakes_per_s=1))
+        assert tls is not None
+        # A full bucket has the handshakes of two seconds. A third may come before this is over.
+        async with running(tls=tls) as rig, contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                client = await stack.enter_async_context(tls_client(rig.port, files.client_context()))
+                assert await asked(client) == 7
+            refused = 0
+            while not refused:
+                raw = await stack.enter_async_context(raw_client(rig.port))
+                await raw.send(b"\x16")
+                refused = tls.handshake_counts["refused"]
+                await asyncio.sleep(0)
+            assert await raw.is_closed()
+            assert await asked(client) == 7  # open connections stay
+            plain = await stack.enter_async_context(raw_client(rig.port))
+            assert await asked(plain) == 7
+
+    run_on(loop, scenario())
+    assert caplog.text.count("TLS handshakes refused") == 1
+
+
+def test_handshakes_are_limited_by_address_and_second(caplog: pytest.LogCaptureFixture) -> None:
+    rate = HandshakeRate(per_second=10)
+    assert [rate.admits("a", 0.0) for _ in range(25)] == [True] * 20 + [False] * 5
+    assert rate.admits("b", 0.0)
+    assert [rate.admits("a", 0.55) for _ in range(7)] == [True] * 5 + [False] * 2
+    assert [rate.admits("a", 100.0) for _ in range(21)].count(True) == 20
+    assert rate.refused == 8
+    assert [line.split(" reason")[0] for line in caplog.messages] == [
+        "TLS handshakes refused count=1 last=a",
+        "TLS handshakes refused count=7 last=a",
+    ]
+    unlimited = HandshakeRate(per_second=0)
+    assert all(unlimited.admits("a", 0.0) for _ in range(1000))
+
+
+@loops
 def test_the_connection_limit_holds_before_the_handshake(loop: str, files: CertificateFiles) -> None:
     async def scenario() -> None:
         limits = ServerLimits(connections_max=2)
@@ -379,9 +422,15 @@ def test_a_pair_that_cannot_be_loaded_is_reported_once_and_the_old_one_stays(
         tls.check_files()
     assert tls.context is context
     assert "No such file" in tls.reload_failure
+    files.key.touch(mode=0o644)
     files.key.write_bytes(key)
-    tls.check_files()
-    tls.check_files()
+    for _ in range(2):
+        tls.check_files()
+    assert "other users may read it" in tls.reload_failure
+    files.key.chmod(0o600)
+    files.key.write_bytes(key)
+    for _ in range(2):
+        tls.check_files()
     assert tls.context is not context
     assert tls.reload_failure == ""
 
@@ -412,6 +461,24 @@ def test_what_cannot_be_loaded_is_refused_at_start(files: CertificateFiles, tmp_
     ]:
         with pytest.raises(SettingsError, match=reason):
             make_server_tls(settings)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_key_that_others_may_read_is_refused_unless_that_is_allowed(
+    files: CertificateFiles, mode: int
+) -> None:
+    for key in (files.key, files.client_key):
+        key.chmod(mode)
+    with pytest.raises(
+        SettingsError, match=f"server.key: .* its mode is {mode:04o}: other users may read it"
+    ):
+        make_server_tls(files.server())
+    with pytest.raises(
+        SettingsError, match=f"client.key: .* its mode is {mode:04o}: other users may read it"
+    ):
+        ClientTls(files.client(own=True))
+    assert make_server_tls(files.server(check_key_mode=False)) is not None
+    ClientTls(files.client(own=True, check_key_mode=False))
 
 
 def test_a_file_like_rocketmqs_overrides_the_settings(files: CertificateFiles, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skylark.histogram import CREATION_MS, DELAY_S, MESSAGE_BYTES, REQUEST_MS, TRANSACTION_S
+from skylark.remoting.server_metrics import SECURITY
 
 COMMON_LABELS = ("cluster", "node_type", "node_id")
 """Labels of every `rocketmq_` metric: cluster name, `broker`, broker name."""
@@ -184,21 +185,12 @@ METRICS = {
     # Ours.
     "skylark_held_pulls": MetricSpec("gauge", "Held pulls."),
     "skylark_held_pops": MetricSpec("gauge", "Held pops and notifications."),
-    "skylark_auth_refused_total": MetricSpec(
-        "counter", "Requests that access control refused, by reason.", ("reason",)
-    ),
     "skylark_messages_refused_total": MetricSpec("counter", "Messages that the store did not take."),
     "skylark_pulls_empty_total": MetricSpec("counter", "Pulls that found nothing."),
-    "skylark_insecure_listener": MetricSpec(
-        "gauge", "1 if the broker listens on the network without authentication, 0 if not."
-    ),
-    "skylark_tls_handshakes_total": MetricSpec(
-        "counter", "TLS handshakes, by `result`: `completed` or `failed`.", ("result",)
-    ),
-    "skylark_tls_reload_failed": MetricSpec(
-        "gauge",
-        "1 if changed certificate files could not be loaded and the old certificate is in use.",
-    ),
+    **{
+        name: MetricSpec("counter" if name.endswith("_total") else "gauge", metric.text, metric.labels)
+        for name, metric in SECURITY.items()
+    },
     "skylark_messages_sent_back_total": MetricSpec(
         "counter", "Messages that consumers failed and gave back.", ("topic", "consumer_group")
     ),

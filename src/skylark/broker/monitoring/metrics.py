@@ -37,9 +37,11 @@ from skylark.clock import Clock
 from skylark.errors import RocketMQError
 from skylark.model import names
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
-from skylark.protocol.bodies import TopicConfig
+from skylark.protocol.bodies import PERM_READ_WRITE, TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode, version_name
 from skylark.remoting.latency import UNKNOWN_CODE, RequestLatencies
+from skylark.remoting.pages import security_warnings
+from skylark.remoting.server_metrics import SECURITY, security_samples
 from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -187,13 +189,32 @@ class MetricsCollector:
                 log.warning("tables change too fast, some metrics are missing", exc_info=True)
         yield from page.families
 
+    # --- Health ---
+
+    def fault(self) -> str | None:
+        """Return why no message can be stored, or None."""
+        refused = self.store.refusal()
+        return None if refused is None else refused.reason
+
+    def idle_reason(self) -> str | None:
+        """Return why a healthy broker does not serve now, or None."""
+        if self.role.is_slave:
+            return None if self.role.slave.sees_master else "not connected to its master"
+        if not self.live.current.permission & PERM_READ_WRITE:
+            return "its permission is neither to be read nor to be written"
+        return None
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong with the security of this broker, a line each."""
+        return security_warnings(self.tls, self.live.current.host if self.is_insecure() else "")
+
+    # --- Security ---
+
     def _of_security(self, page: MetricFamilies) -> None:
-        page.family("skylark_insecure_listener")(int(self.is_insecure()))
-        tls = self.tls
-        handshakes = page.family("skylark_tls_handshakes_total")
-        handshakes(0 if tls is None else tls.handshakes, "completed")
-        handshakes(0 if tls is None else tls.failed_handshakes, "failed")
-        page.family("skylark_tls_reload_failed")(int(tls is not None and bool(tls.reload_failure)))
+        families = {name: page.family(name) for name in SECURITY}
+        refusals = settled(lambda: dict(self.auth_refusals))
+        for name, labels, value in security_samples(self.tls, refusals, is_insecure=self.is_insecure()):
+            families[name](value, *labels)
 
     # --- Tables and traffic ---
 
@@ -206,9 +227,6 @@ class MetricsCollector:
             marks(count, processor)
         page.family("skylark_held_pulls")(self.long_polling.count)
         page.family("skylark_held_pops")(self.held_pops())
-        refusals = page.family("skylark_auth_refused_total")
-        for reason, count in settled(lambda: dict(self.auth_refusals)).items():
-            refusals(count, reason)
         page.family("skylark_messages_refused_total")(self.stats.refused)
         page.family("skylark_pulls_empty_total")(self.stats.misses.calls)
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from skylark.broker.clients import ConsumerGroups
 from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import Timers
-from skylark.broker.monitoring.monitor import Monitor
 from skylark.broker.monitoring.stats import BrokerStats, Counter
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.replication.last_master import LastMaster
@@ -20,6 +19,7 @@ from skylark.clock import Clock
 from skylark.model.message import SCHEDULE_TOPIC
 from skylark.protocol.codes import version_ordinal
 from skylark.remoting.address import is_loopback
+from skylark.remoting.monitor import Monitor
 from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings

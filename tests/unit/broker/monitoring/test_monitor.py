@@ -21,18 +21,19 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from skylark.broker.clients import ACTIVELY, PASSIVELY, ConnectedClient
-from skylark.broker.monitoring import metrics, monitor
+from skylark.broker.monitoring import metrics
 from skylark.broker.monitoring.metric_specs import METRICS, markdown
 from skylark.broker.monitoring.metrics import most, settled
-from skylark.broker.monitoring.monitor import Monitor
-from skylark.broker.monitoring.pages import PAGES_AT_ONCE_MAX, _Quiet
 from skylark.broker.monitoring.stats import Counter
 from skylark.histogram import TRANSACTION_S, Histogram
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.protocol.bodies import ConsumerData, SubscriptionData, TopicConfig
+from skylark.remoting import monitor
 from skylark.remoting.address import split_address
 from skylark.remoting.latency import ONEWAY, UNKNOWN_CODE, RequestLatencies
+from skylark.remoting.monitor import Monitor
+from skylark.remoting.pages import PAGES_AT_ONCE_MAX, _Quiet
 from skylark.settings import BrokerRole
 from tests.support.broker import until
 from tests.support.simulated_disk import SimulatedDisk

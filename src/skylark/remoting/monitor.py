@@ -1,6 +1,6 @@
 """The HTTP port for metrics and health, served by a thread of its own.
 
-`pages` is imported at the first request: brokers that are never scraped do not load it.
+`pages` is imported at the first request: servers that are never scraped do not load it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skylark.remoting.address import PORT_MAX, SocketListener, join_address, rea
 from skylark.remoting.tls import ServerTls
 
 if TYPE_CHECKING:
-    from skylark.broker.monitoring.pages import Pages
+    from skylark.remoting.pages import Pages
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ PORTS_TRIED = 100
 STOP_CHECK_S = 1.0
 """Interval at which the thread checks for a stop, where nothing wakes it."""
 STOP_TIMEOUT_S = 2.0
-"""Limit of waiting for the thread when the broker stops."""
+"""Limit of waiting for the thread when the server stops."""
 
 
 class Monitor:
@@ -41,9 +41,9 @@ class Monitor:
         """Why they are served elsewhere than wanted, or not at all."""
 
     def start(self, host: str, port: int) -> None:
-        """Listen on a port, or on the next free one: several brokers may run on one machine.
+        """Listen on a port, or on the next free one: several servers may run on one machine.
 
-        A port that cannot be had for another reason is logged, and the broker runs without the pages.
+        A port that cannot be had for another reason is logged, and the server runs without the pages.
         """
         try:
             self._listener = _listen(host, port)
@@ -72,7 +72,7 @@ class Monitor:
             pass
         if listener.is_stopped:
             return
-        from skylark.broker.monitoring.pages import PageServer  # noqa: PLC0415 - see above
+        from skylark.remoting.pages import PageServer  # noqa: PLC0415 - see above
 
         server = PageServer(listener, self._make_pages(), check_s=STOP_CHECK_S, tls=self._tls)
         while not listener.is_stopped:

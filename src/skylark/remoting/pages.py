@@ -1,4 +1,4 @@
-"""The pages `/`, `/metrics`, `/health` and `/ready`, with one thread per request."""
+"""The pages `/`, `/metrics`, `/health` and `/ready` of a server, with one thread per request."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import hmac
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.registry import Collector
 
-from skylark.broker.monitoring.metrics import MetricsCollector
-from skylark.protocol.bodies import PERM_READ_WRITE
 from skylark.remoting.address import SocketListener, is_loopback, split_address
+from skylark.remoting.server_metrics import Samples, ServerMetric
 from skylark.remoting.tls import ServerTls, accept_socket
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,25 @@ READ_TIMEOUT_S = 10.0
 """Idle connections are closed after this."""
 
 
+class ServerMetrics(Collector):
+    """The metrics of a server. Reads its state at each scrape, in any thread."""
+
+    def __init__(self, metrics: Mapping[str, ServerMetric], *sources: Callable[[], Samples]) -> None:
+        """All samples of the sources are of these metrics."""
+        self._metrics = metrics
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, spec in self._metrics.items():
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            families[name] = kind(name, spec.text, labels=spec.labels)
+        for source in self._sources:
+            for name, labels, value in source():
+                families[name].add_metric(labels, value)
+        yield from families.values()
+
+
 class _Quiet(WSGIRequestHandler):
     timeout = READ_TIMEOUT_S
 
@@ -35,7 +55,7 @@ class _Quiet(WSGIRequestHandler):
 
 
 class PageServer(ThreadingWSGIServer):
-    """Serves a broker's pages on a socket that listens already. `handle_request` returns after `check_s`.
+    """Serves pages on a socket that listens already. `handle_request` returns after `check_s`.
 
     With TLS that is enforced, plain text is accepted on loopback addresses only.
     """
@@ -86,13 +106,40 @@ class PageServer(ThreadingWSGIServer):
         log.debug("page not served address=%s reason=%r", client_address, sys.exception())
 
 
+def security_warnings(tls: ServerTls | None, open_host: str) -> list[str]:
+    """Return what is wrong with the security of a server, a line each.
+
+    `open_host` is where everybody on the network may use it; empty if nobody may.
+    """
+    found = []
+    if open_host:
+        found.append(f"warning: {open_host} is open: anybody who reaches it may read, write and delete")
+    if tls is not None and tls.reload_failure:
+        found.append(f"warning: the old certificate is in use: {tls.reload_failure}")
+    return found
+
+
 class Pages:
     """The WSGI application."""
 
-    def __init__(self, collector: MetricsCollector, token: str = "") -> None:
-        """With a token, only requests that carry it are answered (`Authorization: Bearer TOKEN`)."""
+    def __init__(
+        self,
+        collector: Collector,
+        token: str = "",
+        *,
+        fault: Callable[[], str | None] = lambda: None,
+        idle_reason: Callable[[], str | None] = lambda: None,
+        warnings: Callable[[], list[str]] = list,
+    ) -> None:
+        """With a token, only requests that carry it are answered (`Authorization: Bearer TOKEN`).
+
+        `fault` returns why the server does not work, `idle_reason` why a healthy one does not serve now.
+        """
         self.collector = collector
         self._authorization = f"Bearer {token}".encode() if token else b""
+        self._fault = fault
+        self._idle_reason = idle_reason
+        self._warnings = warnings
         registry = CollectorRegistry()
         registry.register(collector)
         self._metrics: Any = make_wsgi_app(registry)
@@ -119,27 +166,3 @@ class Pages:
             status, text = "404 Not Found", PAGES
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{text}\n".encode()]
-
-    def _fault(self) -> str | None:
-        """Return why no message can be stored, or None."""
-        refused = self.collector.store.refusal()
-        return None if refused is None else refused.reason
-
-    def _warnings(self) -> list[str]:
-        """Return what is wrong with the security of this broker, a line each."""
-        collector, found = self.collector, []
-        if collector.is_insecure():
-            host = collector.live.current.host
-            found.append(f"warning: {host} is open: anybody who reaches it may read, write and delete")
-        if collector.tls is not None and collector.tls.reload_failure:
-            found.append(f"warning: the old certificate is in use: {collector.tls.reload_failure}")
-        return found
-
-    def _idle_reason(self) -> str | None:
-        """Return why a healthy broker does not serve now, or None."""
-        role = self.collector.role
-        if role.is_slave:
-            return None if role.slave.sees_master else "not connected to its master"
-        if not self.collector.live.current.permission & PERM_READ_WRITE:
-            return "its permission is neither to be read nor to be written"
-        return None
