@@ -226,13 +226,13 @@ def test_each_send_of_a_read_is_decided_for_itself(kinds: list[str]) -> None:
         frames.append(b"".join(encode(command)))
     connection = Connection[Any]()
     connection.admits = lambda commands: are_signed(commands, [key] * len(commands))
-    commands = connection.receive(b"".join(frames))
-    assert [command.opaque for command in commands] == list(range(len(kinds)))
+    found = connection.receive(b"".join(frames))
+    assert [each.opaque for each in found] == list(range(len(kinds)))
     assert connection.has_undecided is any(kind != "good" for kind in kinds)
-    for command, kind, frame in zip(commands, kinds, frames, strict=True):
-        assert bytes(command.body) == b"%d" % command.opaque
-        assert isinstance(command, TypedCommand) is (kind == "good")
-        assert kind == "good" or command == received(frame)
+    for each, kind, frame in zip(found, kinds, frames, strict=True):
+        assert bytes(each.body) == b"%d" % each.opaque
+        assert isinstance(each, TypedCommand) is (kind == "good")
+        assert kind == "good" or each == received(frame)
 
 
 def test_sends_before_an_invalid_frame_are_decided() -> None:
