@@ -86,22 +86,22 @@ def _asked(admin: Admin, namesrv: str) -> Iterator[HealthCheck]:
             yield HealthCheck(name, HealthState.OK, f"{item.node.address}, {item.version}{served}")
         yield _clock(name, runtime, asked_s, time.time())
         different.update((runtime.get("differentSubscriptions") or "").split())
-        if host := runtime.get("insecureListener"):
-            found = f"listens on {host} without authentication: everybody there may read, write and delete"
-            advice = "set authenticationEnabled=true, or bind it to 127.0.0.1"
-            yield HealthCheck(f"access to {name}", HealthState.NOTE, found, advice)
-        yield from _reload(name, runtime)
+        yield from _security(name, runtime)
     with suppress(RocketMQError):  # without the right to read settings
         for address, settings in admin.name_servers.config().items():
-            yield from _reload(f"name server {address}", settings)
+            yield from _security(f"name server {address}", settings)
     for known in sorted(_controllers_of(admin, [item.node.address for item in summary.brokers])):
         yield from controllers(admin, known)
     yield from certificates(namesrv, [item.node.address for item in summary.brokers], datetime.now(UTC))
     yield from _subscriptions(admin, sorted(different))
 
 
-def _reload(name: str, told: Mapping[str, str]) -> Iterator[HealthCheck]:
-    """Tell of certificate files that a server could not load."""
+def _security(name: str, told: Mapping[str, str]) -> Iterator[HealthCheck]:
+    """Tell of a server that is open to everybody, and of certificate files that it could not load."""
+    if host := told.get("insecureListener"):
+        found = f"listens on {host} without authentication: everybody there may read, write and delete"
+        advice = "set authenticationEnabled=true, or bind it to 127.0.0.1"
+        yield HealthCheck(f"access to {name}", HealthState.NOTE, found, advice)
     if failure := told.get("tlsReloadFailure"):
         advice = "replace certificate and key; the old certificate is used until then"
         yield HealthCheck(f"certificate files of {name}", HealthState.FAULT, failure, advice)
@@ -139,6 +139,9 @@ def controllers(admin: Admin, addresses: str) -> Iterator[HealthCheck]:
         yield HealthCheck("controllers", HealthState.NOTE, found, advice)
     else:
         yield HealthCheck("controllers", HealthState.OK, f"{leader} leads, {len(answered)} answer")
+    with suppress(RocketMQError):  # without the right to read settings
+        for address, settings in admin.controllers.config(";".join(answered)).items():
+            yield from _security(f"controller {address}", settings)
     for name, group in sorted(groups.items()):
         behind = [each.broker_id for each in group.not_in_sync_replicas]
         dead = [each.broker_id for each in group.in_sync_replicas if not each.alive]

@@ -209,6 +209,28 @@ async def test_metrics_need_their_token_and_tls(tmp_path: Path) -> None:
             await asyncio.to_thread(fetch, "Bearer wrong")
 
 
+async def test_the_doctor_tells_of_a_controller_that_is_open_or_has_an_old_certificate(
+    tmp_path: Path,
+) -> None:
+    files = make_files(tmp_path / "certificates")
+
+    def checked(address: str) -> set[str]:
+        with Admin(namesrv="127.0.0.1:1") as admin:
+            return {each.name for each in health.controllers(admin, address)}
+
+    async with running(tmp_path, host="0.0.0.0", tls=files.server()) as controller:  # noqa: S104
+        address = f"127.0.0.1:{controller.port}"
+        controller.decisions.peers = {"n0": address}
+        assert f"access to controller {address}" in await asyncio.to_thread(checked, address)
+        files.key.write_text("no key")
+
+        async def is_told() -> bool:
+            found = await asyncio.to_thread(checked, address)
+            return f"certificate files of controller {address}" in found
+
+        await until(is_told)
+
+
 async def test_the_doctor_tells_who_is_missing(tmp_path: Path) -> None:
     def checked() -> dict[str, tuple[str, str]]:
         with Admin(namesrv="127.0.0.1:1") as admin:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from skylark.cli.main import app
-from skylark.errors import BrokerError
+from skylark.errors import BrokerError, NoPermission
 from skylark.processes import GroupProcess, PortReservation, python_command
-from skylark.protocol.bodies import SyncStateSet
-from skylark.protocol.requests.controller import AlterSyncStateSet, GetControllerMetadata, GetReplicaInfo
+from skylark.protocol.bodies import AclInfo, Policy, PolicyEntry, SyncStateSet, UserInfo
+from skylark.protocol.requests.admin import AuthCreateAcl, AuthCreateUser, AuthDeleteUser
+from skylark.protocol.requests.controller import (
+    AlterSyncStateSet,
+    GetControllerConfig,
+    GetControllerMetadata,
+    GetReplicaInfo,
+)
 from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings.auth import AuthSettings
@@ -88,3 +95,31 @@ async def test_only_users_may_ask_a_controller_with_access_control(tmp_path: Pat
         finally:
             await stranger.close()
             await broker.close()
+
+
+async def test_users_of_a_controller_are_administered_and_kept(tmp_path: Path) -> None:
+    auth = AuthSettings(
+        enabled=True, authorization=True, first_user='{"username":"admin","password":"admin-secret"}'
+    )
+    operator = UserInfo(username="operator", password="operator-secret", user_type="Normal")
+    entry = PolicyEntry(resource="Cluster:*", actions=["Get"], decision="Allow")
+    acl = AclInfo(subject="User:operator", policies=[Policy(entries=[entry])])
+    pools = [
+        ConnectionPool(signer=Signer(Credentials(name, f"{name}-secret"))) for name in ("admin", "operator")
+    ]
+    admin, asking = pools
+    try:
+        async with running(tmp_path, auth=auth) as controller:
+            await admin.call(controller.address, AuthCreateUser("operator", body=operator))
+            with pytest.raises(NoPermission):
+                await asking.call(controller.address, GetControllerConfig())
+            await admin.call(controller.address, AuthCreateAcl("User:operator", body=acl))
+            assert await asking.call(controller.address, GetControllerConfig())
+            with pytest.raises(NoPermission):
+                await asking.call(controller.address, AuthDeleteUser("operator"))
+        async with running(tmp_path, auth=auth) as controller:
+            assert await asking.call(controller.address, GetControllerConfig())
+            assert stat.S_IMODE((tmp_path / "authUsers.json").stat().st_mode) == 0o600
+    finally:
+        for pool in pools:
+            await pool.close()

@@ -279,6 +279,17 @@ async def test_a_broker_does_not_start_with_secrets_that_others_may_read(
 
 
 @pytest.mark.parametrize("problem", ["group", "others", "directory", "missing", "binary"])
+async def test_a_broker_does_not_start_with_a_private_key_that_others_may_read(
+    tmp_path: Path, problem: str
+) -> None:
+    key = spoiled(tmp_path / "server.key", problem)
+    tls = replace(make_files(tmp_path / "certificates").server(), key=key)
+    with pytest.raises(SettingsError, match=rf"{key}.*(chmod 600 it|directory|not a certificate)"):
+        async with running_broker(tmp_path / "store", tls=tls):
+            pass
+
+
+@pytest.mark.parametrize("problem", ["group", "others", "directory", "missing", "binary"])
 def test_a_client_does_not_use_secrets_that_others_may_read(tmp_path: Path, problem: str) -> None:
     with pytest.raises(SettingsError, match=r"chmod 600 it|cannot read the file"):
         read_credentials(spoiled(tmp_path / "secret", problem))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from skylark.atomic_file import load_file
+from skylark.atomic_file import load_file, write_file
 from skylark.auth.administration import UserAdministration
 from skylark.auth.audit import AuditLog
 from skylark.auth.gate import Gate
@@ -76,6 +77,16 @@ class AccessControl:
         if inner is not None:
             given.append((inner.access_key, inner.secret_key))
         return [User(name, secret, is_super=True) for name, secret in given]
+
+    def writer(self) -> Callable[[], None]:
+        """Return what writes the users and ACLs of this moment, in any thread. It raises OSError."""
+        users, acls = self.store.users_snapshot(), self.store.acls_snapshot()
+
+        def write() -> None:
+            write_file(self.users_path, users(), is_private=True)
+            write_file(self.acls_path, acls(), is_private=True)
+
+        return write
 
     def close(self) -> None:
         """Write the rest of the audit log."""

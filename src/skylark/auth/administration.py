@@ -20,9 +20,11 @@ from skylark.auth.store import (
     username_of,
 )
 from skylark.errors import BrokerError
-from skylark.protocol.bodies import AclInfo, Policy, PolicyEntry, UserInfo
+from skylark.protocol.bodies import AclInfo, Policy, PolicyEntry, UserInfo, encode_body
 from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import RemotingCommand
 from skylark.protocol.request import Request
+from skylark.protocol.requests import REQUESTS
 from skylark.protocol.requests.admin import (
     AuthCreateAcl,
     AuthCreateUser,
@@ -77,6 +79,16 @@ class UserAdministration:
     def operator(self, fields: Mapping[str, str]) -> str:
         """Return the user of an admitted request; nobody while names are not checked."""
         return fields.get(ACCESS_KEY, "").strip() if self._settings.enabled else ""
+
+    def reply(self, command: RemotingCommand) -> RemotingCommand:
+        """Carry out an admitted request of CHANGES or READS. The caller saves what has changed."""
+        request = REQUESTS[RequestCode(command.code)].from_command(command)
+        operator = self.operator(command.fields)
+        if command.code in CHANGES:
+            self.change(request, operator)
+            return command.reply()
+        found = self.read(request, operator)
+        return command.reply(body=encode_body(found) if found else b"")
 
     def change(self, request: Request[Any], operator: str) -> None:
         """Carry out a request that changes users or ACLs."""

@@ -11,6 +11,8 @@ from signal import Signals
 from typing import TYPE_CHECKING
 
 from skylark.auth.access_control import AccessControl
+from skylark.auth.administration import CHANGES as USER_CHANGES
+from skylark.auth.administration import READS as USER_READS
 from skylark.clock import Clock, SystemClock
 from skylark.controller.decisions import Decisions
 from skylark.controller.election import Outcome
@@ -18,6 +20,7 @@ from skylark.controller.etcd import EtcdRegister
 from skylark.controller.handlers import ROUTES
 from skylark.controller.register import FileRegister, Leader, Register
 from skylark.controller.role_notices import RoleNotices
+from skylark.protocol.command import RemotingCommand
 from skylark.remoting.address import check_host, check_listener, join_address, split_address
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
@@ -29,6 +32,7 @@ from skylark.remoting.server_metrics import (
     Samples,
     ServerMetric,
     request_samples,
+    security_faults,
     security_samples,
 )
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
@@ -118,10 +122,15 @@ class Controller:
             is_secure_required=settings.require_secure_listener,
         )
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._writer, self._access.load)
+        if await loop.run_in_executor(self._writer, self._access.load):
+            await loop.run_in_executor(self._writer, self._access.writer())
+        self.decisions.security_faults = lambda: security_faults(self._tls, self._open_host)
         routes: dict[int, Handler] = {
             code: partial(handler, self.decisions) for code, handler in ROUTES.items()
         }
+        if settings.auth.is_served:
+            routes |= dict.fromkeys(USER_CHANGES, self._change_users)
+            routes |= dict.fromkeys(USER_READS, self._read_users)
         self.port = await self._server.listen(settings.host, port, routes)
         self.decisions.live.started_at = self._clock.monotonic()
         self.decisions.peers = settings.peer_addresses or {settings.self_id: self.address}
@@ -157,9 +166,23 @@ class Controller:
             partial(request_samples, "rocketmq_controller_request_total", self.latencies),
             partial(security_samples, tls, refusals, is_insecure=self._is_insecure),
         )
-        open_host = self._settings.host if self._is_insecure else ""
         token = secret_text(self._settings.metrics_token)
-        return Pages(collector, token, warnings=partial(security_warnings, tls, open_host))
+        return Pages(collector, token, warnings=lambda: security_warnings(tls, self._open_host))
+
+    @property
+    def _open_host(self) -> str:
+        """Where everybody on the network may use the controller; empty if nobody may."""
+        return self._settings.host if self._is_insecure else ""
+
+    # --- Users ---
+
+    def _read_users(self, _: Peer, command: RemotingCommand) -> RemotingCommand:
+        return self._access.administration.reply(command)
+
+    async def _change_users(self, _: Peer, command: RemotingCommand) -> RemotingCommand:
+        reply = self._access.administration.reply(command)
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._access.writer())
+        return reply
 
     def _began_to_lead(self) -> None:
         log.warning("controller leads id=%s groups=%d", self._settings.self_id, len(self._register.groups))

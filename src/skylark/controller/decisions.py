@@ -41,6 +41,8 @@ class Decisions:
         self.live = LiveTable(clock.monotonic(), settings.unseen_grace_ms / 1000)
         self.peers: Mapping[str, str] = settings.peer_addresses
         """The addresses of all controllers by id."""
+        self.security_faults: Callable[[], Mapping[str, str]] = dict
+        """Returns what is wrong with the security of this controller, for `skylark doctor`."""
         self._register = register
         self._notices = notices
         self._clock = clock

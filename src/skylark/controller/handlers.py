@@ -40,7 +40,7 @@ from skylark.protocol.requests.controller import (
 )
 from skylark.protocol.requests.name_server import BrokerHeartbeat
 from skylark.settings.loader import shown_properties
-from skylark.settings.properties import read_properties
+from skylark.settings.properties import read_properties, write_properties
 
 Answer = RemotingCommand | Awaitable[RemotingCommand]
 Handler = Callable[[Decisions, object, RemotingCommand], Answer]
@@ -229,7 +229,9 @@ async def clean(decisions: Decisions, _: object, command: RemotingCommand) -> Re
 
 
 def get_config(decisions: Decisions, _: object, command: RemotingCommand) -> RemotingCommand:
-    return command.reply(body=shown_properties(decisions.settings).encode())
+    """The settings; and, for `skylark doctor`, what is wrong with the security of the controller."""
+    more = write_properties(decisions.security_faults())
+    return command.reply(body=(shown_properties(decisions.settings) + more).encode())
 
 
 async def update_config(decisions: Decisions, _: object, command: RemotingCommand) -> RemotingCommand:

@@ -35,7 +35,6 @@ from skylark.protocol.bodies import (
 )
 from skylark.protocol.codes import NO_CODE_REMARK, RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
-from skylark.protocol.requests import REQUESTS
 from skylark.protocol.requests.name_server import (
     AddReply,
     AddWritePermOfBroker,
@@ -152,9 +151,6 @@ class EncodedRoutes:
         self._bodies[topic, is_standard] = body
 
 
-TLS_RELOAD_FAILURE = "tlsReloadFailure"
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class NameServerState:
     """State shared by the handlers. `settings` is replaced as a whole when one changes."""
@@ -169,8 +165,8 @@ class NameServerState:
     user_files: tuple[SavedFile[Callable[[], bytes]], SavedFile[Callable[[], bytes]]]
     decoder: Executor
     started_at: float
-    tls_failure: Callable[[], str] = lambda: ""
-    """Returns why changed certificate files are not in use; empty if they are."""
+    security_faults: Callable[[], Mapping[str, str]] = dict
+    """Returns what is wrong with the security of the server, for `skylark doctor`."""
     # Peers over which brokers have registered: only their disconnection affects the routes.
     broker_peers: set[BrokerChannel] = field(default_factory=set)
     route_cache: EncodedRoutes = field(default_factory=lambda: EncodedRoutes(ROUTE_CACHE_BYTES_MAX))
@@ -399,9 +395,8 @@ async def _saved(file: SavedFile[Any], command: RemotingCommand) -> RemotingComm
 
 
 def get_config(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
-    """The settings; and, for `skylark doctor`, what is wrong with the certificate."""
-    failure = state.tls_failure()
-    more = write_properties({TLS_RELOAD_FAILURE: failure}) if failure else ""
+    """The settings; and, for `skylark doctor`, what is wrong with the security of the server."""
+    more = write_properties(state.security_faults())
     return command.reply(body=(shown_properties(state.settings) + more).encode())
 
 
@@ -426,8 +421,7 @@ async def update_config(
 
 
 async def change_users(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
-    request = REQUESTS[RequestCode(command.code)].from_command(command)
-    state.users.change(request, state.users.operator(command.fields))
+    reply = state.users.reply(command)
     for file in state.user_files:
         reply = await _saved(file, command)
         if reply.code != ResponseCode.SUCCESS:
@@ -436,9 +430,7 @@ async def change_users(state: NameServerState, _: BrokerChannel, command: Remoti
 
 
 def read_users(state: NameServerState, _: BrokerChannel, command: RemotingCommand) -> RemotingCommand:
-    request = REQUESTS[RequestCode(command.code)].from_command(command)
-    found = state.users.read(request, state.users.operator(command.fields))
-    return command.reply(body=encode_body(found) if found else b"")
+    return state.users.reply(command)
 
 
 USER_CODES = frozenset({*USER_CHANGES, *USER_READS})

@@ -29,6 +29,7 @@ from skylark.remoting.server_metrics import (
     Samples,
     ServerMetric,
     request_samples,
+    security_faults,
     security_samples,
 )
 from skylark.remoting.tls import FILES_CHECK_MS, make_server_tls
@@ -96,7 +97,7 @@ class NameServer:
             user_files=self._user_files(),
             decoder=self._decoder,
             started_at=self._clock.monotonic(),
-            tls_failure=lambda: "" if self._tls is None else self._tls.reload_failure,
+            security_faults=lambda: security_faults(self._tls, self._open_host),
         )
 
     @property
@@ -159,9 +160,13 @@ class NameServer:
             partial(request_samples, "skylark_namesrv_request_total", self._latencies),
             partial(security_samples, tls, refusals, is_insecure=self._is_insecure),
         )
-        open_host = settings.host if self._is_insecure else ""
         token = secret_text(settings.metrics_token)
-        return Pages(collector, token, warnings=partial(security_warnings, tls, open_host))
+        return Pages(collector, token, warnings=lambda: security_warnings(tls, self._open_host))
+
+    @property
+    def _open_host(self) -> str:
+        """Where everybody on the network may use the server; empty if nobody may."""
+        return self._state.settings.host if self._is_insecure else ""
 
     def _samples(self) -> Samples:
         routes = self._state.routes

@@ -50,6 +50,15 @@ def security_samples(tls: ServerTls | None, refusals: Mapping[str, int], *, is_i
     yield "skylark_tls_reload_failed", (), tls is not None and bool(tls.reload_failure)
 
 
+def security_faults(tls: ServerTls | None, open_host: str) -> dict[str, str]:
+    """Return what `skylark doctor` is told of the security of a server: only what is wrong.
+
+    `open_host` is where everybody on the network may use it; empty if nobody may.
+    """
+    found = {"tlsReloadFailure": "" if tls is None else tls.reload_failure, "insecureListener": open_host}
+    return {name: value for name, value in found.items() if value}
+
+
 def request_samples(name: str, latencies: RequestLatencies) -> Samples:
     """Yield the number of requests by the name of their code and by the code of the reply."""
     counts: dict[tuple[int, int], int] = {}

@@ -5,6 +5,7 @@ import pytest
 
 from skylark.auth.rights import ADMINISTRATION, HOT_FIELDS, RECORD_RIGHTS, RIGHTS, needed_accesses
 from skylark.broker.request_routes import SERVED, UNSUPPORTED
+from skylark.controller.handlers import ROUTES as CONTROLLER_ROUTES
 from skylark.errors import RemoteProtocolError
 from skylark.namesrv.handlers import ROUTES
 from skylark.protocol.bodies import (
@@ -36,7 +37,10 @@ def accesses(code: int, body: bytes = b"", fields: dict[str, str] | None = None)
     return [f"{access.resource} {access.action_words}" for access in needed]
 
 
-@pytest.mark.parametrize("code", sorted({*SERVED, *ROUTES, *(request.code for request in HOT_REQUESTS)}))
+HANDLED = {*SERVED, *ROUTES, *CONTROLLER_ROUTES, *(request.code for request in HOT_REQUESTS)}
+
+
+@pytest.mark.parametrize("code", sorted(HANDLED))
 def test_every_registered_handler_has_a_row(code: int) -> None:
     assert code in RIGHTS, f"{RequestCode(code).name} would be refused to everybody but super users"
 

@@ -20,6 +20,7 @@ from skylark.model.message import SCHEDULE_TOPIC
 from skylark.protocol.codes import version_ordinal
 from skylark.remoting.address import is_loopback
 from skylark.remoting.monitor import Monitor
+from skylark.remoting.server_metrics import security_faults
 from skylark.remoting.tls import ServerTls
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -71,10 +72,9 @@ class RuntimeInfo:
 
     def _of_security(self) -> dict[str, str]:
         """Values that are there only if something is wrong."""
-        settings, failure = self.live.current, "" if self.tls is None else self.tls.reload_failure
+        settings = self.live.current
         is_open = not settings.auth.enabled and not is_loopback(settings.host)
-        found = {"tlsReloadFailure": failure, "insecureListener": settings.host if is_open else ""}
-        return {name: value for name, value in found.items() if value}
+        return security_faults(self.tls, settings.host if is_open else "")
 
     def _of_disk(self) -> dict[str, str]:
         """The values that need the disk. May block."""
