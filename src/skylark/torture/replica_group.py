@@ -22,6 +22,8 @@ from skylark.torture.cluster import (
 from skylark.torture.proxy import Proxy
 
 ASK_TIMEOUT_S = 2.0
+LINK_BYTES_PER_S = str(1 << 20)
+"""So slow that a former master compares its log for about a second: consumers ask it meanwhile."""
 BECAME_MASTER = "became the master epoch="
 
 
@@ -41,6 +43,8 @@ class ReplicaNode(TortureNode):
                 "enableControllerMode": "true",
                 "controllerAddr": f"{HOST}:{self._controller_front}",
                 "slaveTimeout": "3000",
+                "haFlowControlEnable": "true",
+                "maxHaTransferByteInSecond": LINK_BYTES_PER_S,
             }
         )
 
