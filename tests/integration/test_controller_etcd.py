@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skylark.broker.broker import Broker
 from skylark.controller.controller import Controller
 from skylark.controller.etcd import EtcdGateway, EtcdRegister
 from skylark.controller.register import Leader, NotLeading, RegisterUnavailable, StaleGroup
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import SyncStateSet
+from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.controller import AlterSyncStateSet, GetControllerMetadata, GetReplicaInfo
 from skylark.settings.controller import ControllerSettings, EtcdSettings, RegisterKind
-from tests.support.broker import until
+from tests.support.broker import BrokerClient, until
 from tests.support.controller import FakeBroker
-from tests.support.etcd import EtcdServer, running_etcd
+from tests.support.etcd import EtcdServer, running_etcd, running_etcd_members
+from tests.support.replica_group import in_sync, is_master, running_replica, sync_set
+from tests.support.replication import send_code
 from tests.unit.controller.groups import NAME, make_group
 
 ONE = make_group(1, 2, master=1, epoch=1, members={1, 2}, set_epoch=2)
@@ -67,7 +72,8 @@ async def test_one_leads_and_the_next_takes_over(settings: EtcdSettings) -> None
 
 
 async def test_a_leader_that_was_paused_past_its_lease_cannot_write(settings: EtcdSettings) -> None:
-    async with register(settings, "paused") as first, register(settings, "next") as second:
+    lasting = replace(settings, lease_s=60)  # it does not notice by itself in time
+    async with register(lasting, "paused") as first, register(lasting, "next") as second:
         await first.put(NAME, ONE)
         await first._tasks.close()  # it renews nothing and watches nothing, like a paused process
         gateway = EtcdGateway(settings)
@@ -185,3 +191,46 @@ async def test_brokers_go_on_at_another_controller(settings: EtcdSettings, tmp_p
         await one.die()
         await until(lambda: two.notices != [])
         assert two.notices[-1].master_broker_id == 2
+
+
+async def sends(broker: Broker, body: bytes) -> bool:
+    async with BrokerClient(broker.address) as client:
+        try:
+            return await send_code(client, body) == ResponseCode.SUCCESS
+        except BrokerError:
+            return False
+
+
+@pytest.mark.nightly
+async def test_without_a_majority_masters_go_on_and_nobody_is_elected(tmp_path: Path) -> None:
+    """One of three members is lost, and nobody notices; with two lost nobody is elected."""
+    with running_etcd_members(tmp_path / "etcd") as members:
+        urls = ",".join(each.url for each in members)
+        settings = EtcdSettings(endpoints=urls, timeout_ms=500)
+        async with (
+            controller(settings, "n0", tmp_path) as first,
+            controller(settings, "n1", tmp_path) as second,
+            AsyncExitStack() as life,
+        ):
+            addresses = f"{first.address};{second.address}"
+            one = await life.enter_async_context(running_replica(tmp_path / "a", controller=addresses))
+            await until(lambda: is_master(one))
+            async with running_replica(tmp_path / "b", controller=addresses) as two:
+                await in_sync(one, two)
+                await asyncio.to_thread(members[0].kill)
+                assert await sends(one, b"with two of three")
+                await until(lambda: first.decisions.is_leading or second.decisions.is_leading)
+                await asyncio.to_thread(members[1].kill)
+                await until(lambda: not first.decisions.is_leading and not second.decisions.is_leading)
+                assert await sends(one, b"with one of three")  # the set is whole
+                await life.aclose()
+                await asyncio.sleep(1)
+                assert not is_master(two)
+                assert not await sends(two, b"refused")
+                await asyncio.to_thread(members[0].start)
+                await until(lambda: is_master(two))
+                assert sync_set(two) == {2}
+                assert await sends(two, b"of the new master")
+                async with BrokerClient(two.address) as client:
+                    bodies = [bytes(each.body) for each in await client.pull_all("T")]
+                assert bodies == [b"with two of three", b"with one of three", b"of the new master"]

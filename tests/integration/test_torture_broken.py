@@ -18,6 +18,8 @@ ARGUMENTS = ("--mode", "failover", "--seed", "55", "--minutes", "0.33", "--membe
 TIMEOUT_S = 400
 TRIES = 3
 """Whether a fault hits the moment is chance."""
+LINK_SPEED, SLOWER = "str(1 << 20)", "str(200_000)"
+"""So that a former master compares its log for seconds."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,8 @@ def test_a_broken_copy_is_caught(name: str, tmp_path: Path) -> None:
     broken = BROKEN[name]
     package = tmp_path / "src" / "skylark"
     shutil.copytree(Path(skylark.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    module = package / broken.module
-    text = module.read_text()
-    assert text.count(broken.right) == 1
-    module.write_text(text.replace(broken.right, broken.wrong))
+    replace_in(package / broken.module, broken.right, broken.wrong)
+    replace_in(package / "torture" / "replica_group.py", LINK_SPEED, SLOWER)
     found: list[object] = []
     for _ in range(TRIES):
         done = subprocess.run(
@@ -80,3 +80,9 @@ def test_a_broken_copy_is_caught(name: str, tmp_path: Path) -> None:
             return
         found.append(faults)
     pytest.fail(f"not noticed: {found}")
+
+
+def replace_in(module: Path, old: str, new: str) -> None:
+    text = module.read_text()
+    assert text.count(old) == 1
+    module.write_text(text.replace(old, new))

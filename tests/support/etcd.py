@@ -1,4 +1,4 @@
-"""An etcd of one member, from Debian's package `etcd-server`."""
+"""An etcd of one or several members, from Debian's package `etcd-server`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from skylark.processes import HOST, PortReservation, Server
+from skylark.cluster.etcd_member import PROGRAM, EtcdMember
+from skylark.processes import PortReservation, Server
 from tests.support.java import missing
 
-PROGRAM = "etcd"
 READY_TIMEOUT_S = 60
 
 
@@ -21,21 +22,22 @@ class EtcdServer(Server):
 
     title = "etcd"
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, name: str = "n0") -> None:
         super().__init__(home, PortReservation(0, 1))
+        self.name = name
+        self.members: Sequence[EtcdServer] = [self]
+        """All of its cluster, itself included; set before the first start."""
 
     @property
     def url(self) -> str:
         return f"http://{self.address}"
 
+    @property
+    def member(self) -> EtcdMember:
+        return EtcdMember(self.name, self.port)
+
     def command(self, start: int) -> list[str]:
-        peer = f"http://{HOST}:{self.port + 1}"
-        return [
-            program(), "--data-dir", str(self.home / "data"), "--name", "n0",
-            "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", f"n0={peer}", "--logger", "zap", "--log-level", "error",
-        ]  # fmt: skip
+        return self.member.command(program(), self.home, [each.member for each in self.members])
 
     def wait_until_serving(self) -> None:
         self._running().wait_until(self._is_healthy, "etcd to be healthy", READY_TIMEOUT_S)
@@ -60,3 +62,17 @@ def running_etcd(home: Path) -> Iterator[EtcdServer]:
     """For a fixture."""
     with EtcdServer(home) as server:
         yield server
+
+
+@contextmanager
+def running_etcd_members(home: Path, count: int = 3) -> Iterator[list[EtcdServer]]:
+    """Members of one cluster, which all serve."""
+    members = [EtcdServer(home / f"n{number}", f"n{number}") for number in range(count)]
+    with ExitStack() as stack:
+        for each in members:
+            each.members = members
+            stack.callback(each.kill)
+            each.launch()
+        for each in members:
+            each.wait_until_serving()
+        yield members

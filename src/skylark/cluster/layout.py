@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from skylark.cluster.etcd_member import ETCD_PORTS, MEMBERS
 from skylark.errors import SettingsError
 from skylark.settings.properties import write_properties
 
@@ -17,7 +18,6 @@ REPLICAS_MAX = 9
 CONTROLLERS_MAX = 9
 LOCAL_ETCD = "local"
 BROKER_PORTS = (0, -2, 1)  # the broker's, the fast port, that for replicas
-ETCD_PORTS = (0, 1)  # for clients, for peers
 
 TakePorts = Callable[..., int]
 """Takes distances and returns a port that is free with the ports at these distances from it."""
@@ -83,8 +83,8 @@ def local_nodes(shape: ClusterShape, directory: Path, take_ports: TakePorts) -> 
     nodes: list[ClusterNode] = []
     etcd = shape.etcd
     if etcd == LOCAL_ETCD:
-        nodes.append(ClusterNode("etcd", NodeKind.ETCD, take_ports(*ETCD_PORTS)))
-        etcd = f"http://{nodes[0].address}"
+        nodes += _etcd_members(MEMBERS if shape.controllers >= MEMBERS else 1, take_ports)
+        etcd = ",".join(f"http://{node.address}" for node in nodes)
     names = ClusterNode("namesrv", NodeKind.NAME_SERVER, take_ports(0))
     home = directory / names.name
     settings = {
@@ -96,6 +96,11 @@ def local_nodes(shape: ClusterShape, directory: Path, take_ports: TakePorts) -> 
     controllers = list(_controllers(shape, directory, etcd, take_ports))
     addresses = ";".join(node.address for node in controllers)
     return [*nodes, *controllers, *_brokers(shape, directory, names.address, addresses, take_ports)]
+
+
+def _etcd_members(count: int, take_ports: TakePorts) -> list[ClusterNode]:
+    names = ["etcd"] if count == 1 else [f"etcd-{number}" for number in range(count)]
+    return [ClusterNode(name, NodeKind.ETCD, take_ports(*ETCD_PORTS)) for name in names]
 
 
 def _controllers(

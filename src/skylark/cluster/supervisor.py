@@ -21,7 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from skylark.atomic_file import load_file, write_file
-from skylark.cluster.layout import HOST, ClusterNode, NodeKind
+from skylark.cluster.etcd_member import PROGRAM, EtcdMember
+from skylark.cluster.layout import ClusterNode, NodeKind
 from skylark.errors import SettingsError
 from skylark.processes import GroupProcess, ProcessFailed, listens, python_command
 
@@ -128,7 +129,7 @@ class Supervisor:
         self._runs = [_Run(node, self._directory / node.name / "output.log") for node in nodes]
         self._say = say
         self._stop = threading.Event()
-        self._etcd = shutil.which("etcd")
+        self._etcd = shutil.which(PROGRAM)
         if self._etcd is None and any(node.kind is NodeKind.ETCD for node in nodes):
             raise SettingsError("--etcd", "etcd is not installed; apt-get install etcd-server")
 
@@ -182,13 +183,9 @@ class Supervisor:
         if node.kind is not NodeKind.ETCD:
             return python_command("skylark", node.kind.value, "-c", str(home / SETTINGS_FILE))
         assert self._etcd is not None
-        url, peer = f"http://{node.address}", f"http://{HOST}:{node.port + 1}"
-        return [
-            self._etcd, "--data-dir", str(home / "data"), "--name", node.name,
-            "--listen-client-urls", url, "--advertise-client-urls", url,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", f"{node.name}={peer}", "--logger", "zap", "--log-level", "error",
-        ]  # fmt: skip
+        nodes = [run.node for run in self._runs if run.node.kind is NodeKind.ETCD]
+        members = [EtcdMember(each.name, each.port) for each in nodes]
+        return EtcdMember(node.name, node.port).command(self._etcd, home, members)
 
     def _is_ready(self, run: _Run) -> bool:
         if run.node.kind is NodeKind.ETCD:

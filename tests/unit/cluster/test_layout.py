@@ -24,11 +24,12 @@ def test_every_node_has_its_name_its_ports_and_settings_that_load(tmp_path: Path
     shape = ClusterShape(brokers=2, replicas=2, controllers=3, etcd="local")
     nodes = local_nodes(shape, tmp_path, lambda *_: next(ports))
     assert [node.name for node in nodes] == [
-        "etcd", "namesrv", "controller-0", "controller-1", "controller-2",
+        "etcd-0", "etcd-1", "etcd-2", "namesrv", "controller-0", "controller-1", "controller-2",
         "broker-a-1", "broker-a-2", "broker-b-1", "broker-b-2",
     ]  # fmt: skip
     assert len({node.port for node in nodes}) == len(nodes)
-    for node in nodes[1:]:
+    etcds, others = nodes[:3], nodes[3:]
+    for node in others:
         file = tmp_path / "node.conf"
         file.write_text(node.properties())
         loaded = load_settings(TYPES[node.kind], file=file)
@@ -36,12 +37,18 @@ def test_every_node_has_its_name_its_ports_and_settings_that_load(tmp_path: Path
         settings = loaded.settings
         if isinstance(settings, ControllerSettings):
             assert settings.register is RegisterKind.ETCD
-            assert settings.etcd.addresses == [f"http://{nodes[0].address}"]
+            assert settings.etcd.addresses == [f"http://{each.address}" for each in etcds]
             assert settings.peer_addresses[settings.self_id] == node.address
         if isinstance(settings, BrokerSettings):
             assert settings.group.enabled
-            assert settings.group.controllers == ";".join(each.address for each in nodes[2:5])
+            assert settings.group.controllers == ";".join(each.address for each in others[1:4])
             assert settings.port == node.port
+
+
+def test_one_controller_has_one_etcd(tmp_path: Path) -> None:
+    ports = count(20_000, 10)
+    nodes = local_nodes(ClusterShape(etcd="local"), tmp_path, lambda *_: next(ports))
+    assert [node.name for node in nodes if node.kind is NodeKind.ETCD] == ["etcd"]
 
 
 def test_a_cluster_without_replicas_needs_no_controller(tmp_path: Path) -> None:
