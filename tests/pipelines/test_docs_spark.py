@@ -39,6 +39,7 @@ def given(shared_cluster: PipelineCluster, spark: SparkSession, place: Path) -> 
     """What the fragments take for granted; their streams are stopped at the end."""
     shared_cluster.create_topic("orders")
     shared_cluster.create_topic("order_totals")
+    shared_cluster.create_topic("skylark-spark-commits", 1)
     shared_cluster.send("orders", [b'{"id": 1, "amount": 9.5, "items": ["a"]}'], properties={"TAGS": "paid"})
     write_deltalake(str(place / "lake" / "raw"), pa.table({"dt": ["2026-11-15"], "body": [b"x"]}))
     options = shared_cluster.options("orders")

@@ -181,7 +181,10 @@ class RowSender:
         attempts_max: int = ATTEMPTS_MAX,
         timeout_s: float = SEND_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
+        sys_flag: int = 0,
+        on_stored: Callable[[MessageQueue, SendResult], None] | None = None,
     ) -> None:
+        """`on_stored` hears of every request that a broker has confirmed."""
         self._brokers = brokers
         self._group = group
         self._pace = RowPace(rows_per_second, time.monotonic()) if rows_per_second else None
@@ -189,6 +192,8 @@ class RowSender:
         self._attempts_max = attempts_max
         self._timeout_s = timeout_s
         self._sleep = sleep
+        self._sys_flag = sys_flag
+        self._on_stored = on_stored
         self._routes: dict[str, SendRoute] = {}
         self._open: dict[MessageQueue, RowBatch] = {}
         self._spreading: dict[str, RowBatch] = {}
@@ -362,7 +367,7 @@ class RowSender:
             default_topic=AUTO_CREATE_TOPIC,
             default_topic_queue_nums=AUTO_CREATE_QUEUES,
             queue_id=request.queue.queue_id,
-            sys_flag=0,
+            sys_flag=self._sys_flag,
             born_timestamp=request.born_ms if request.born_ms is not None else _now_ms(),
             flag=0,
             properties=request.properties.decode(),
@@ -386,6 +391,8 @@ class RowSender:
         if result.code != ResponseCode.SUCCESS:
             unconfirmed = BrokerError(result.code, "stored, but not confirmed by disk or replica")
             self._again(flight.request, unconfirmed)
+        elif self._on_stored is not None:
+            self._on_stored(flight.request.queue, result)
 
     def _again(self, request: SinkRequest, error: RocketMQError) -> None:
         """Retry a request, or raise if a retry cannot help."""

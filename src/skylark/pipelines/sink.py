@@ -6,11 +6,12 @@ Columns: `body` (required), `topic`, `tags`, `keys`, `shardingKey`, `queueId`, `
 
 Delivery is at least once: a task ends when all of its rows are acknowledged. `exactlyOnce=keys` gives every
 row a unique key that stays the same when the row is sent again, so that consumers can drop the copy (see
-`pipelines.dedup`).
+`pipelines.dedup`). With `delivery=exactly-once` no consumer sees a copy (see `row_transactions`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,16 +34,18 @@ from skylark.arrow.batch_elements import (
     value_bytes,
 )
 from skylark.arrow.record_layout import Flags
-from skylark.errors import SettingsError
+from skylark.errors import RocketMQError, SettingsError
 from skylark.model.message import (
     PROPERTIES_BYTES_MAX,
     PROPERTY_CRC32,
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRANSACTION,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
     encode_properties,
@@ -69,6 +72,10 @@ from skylark.pipelines.options import (
     tls_trusted,
 )
 from skylark.pipelines.row_sender import OutMessage, PlainRows, RowSender, is_batchable
+from skylark.pipelines.row_transactions import HALF, BatchTransaction, CommitTopic, SentHalves, Staged
+from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.send import SendResult
+from skylark.protocol.requests.transaction import ROLLBACK
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 
@@ -77,6 +84,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
 
 
 TYPES: dict[str, tuple[str, ...]] = {
@@ -136,6 +145,18 @@ class SinkOptions:
     topic: str | None = option(
         TEXT, None, "both", "Topic of all rows. Default: the column `topic` of each row."
     )
+    delivery: str = option(
+        choice(AT_LEAST_ONCE, EXACTLY_ONCE),
+        AT_LEAST_ONCE,
+        "both",
+        "`exactly-once`: rows are half messages until the driver commits their batch; slower.",
+    )
+    commit_topic: str = option(
+        TEXT,
+        "skylark-spark-commits",
+        "both",
+        "With `delivery=exactly-once`: topic with one queue where batches are decided. Create it first.",
+    )
     exactly_once: str | None = option(
         choice("keys"),
         None,
@@ -146,8 +167,8 @@ class SinkOptions:
         TEXT,
         None,
         "both",
-        "With `exactlyOnce`: a name for this batch job, so that rows keep their keys when the job is run "
-        "again after a failure. Streams use the query's id.",
+        "With `exactlyOnce` and `delivery=exactly-once`: a name for this batch job, so that it is known when "
+        "it is run again after a failure. Streams use the query's id.",
     )
     rows_per_second: float | None = option(RATE, None, "both", "Maximum rows per second of each task.")
     in_flight_max: int = option(COUNT, "32", "both", "Requests in flight per task.")
@@ -175,6 +196,12 @@ class SinkOptions:
             raise SettingsError("namesrv", "no name server given; use host:port")
         if self.topic is not None and (fault := topic_name_error(self.topic)):
             raise SettingsError("topic", f"{self.topic!r}: {fault}")
+        if self.is_exactly_once and self.exactly_once:
+            raise SettingsError("exactlyOnce", f"is not needed with delivery={EXACTLY_ONCE}; remove it")
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return self.delivery == EXACTLY_ONCE
 
 
 SPARKS_OWN = frozenset({"checkpointlocation", "path", "queryname"})
@@ -213,6 +240,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
                 name,
                 f"unknown column; drop it, or move it into body or properties. The sink takes {known}",
             )
+    if options.is_exactly_once and "shardingKey" in types:
+        raise SettingsError(
+            "shardingKey", f"delivery={EXACTLY_ONCE} does not keep order; remove the column or the option"
+        )
     if options.keep_times and types.get("bornTimestamp") != "timestamp":
         raise SettingsError("keepTimes", "needs the column bornTimestamp (timestamp)")
 
@@ -259,6 +290,7 @@ class RowReader:
             self._is_placed
             or self._names & SINGLED_OUT
             or options.exactly_once
+            or options.is_exactly_once
             or options.keep_times
             or options.rows_per_second
         )
@@ -346,7 +378,7 @@ class RowReader:
             queue_id=row["queueId"] if self._is_placed else None,
             spread_key=unique_key,
             born_ms=_milliseconds(row["bornTimestamp"]) if self._options.keep_times else None,
-            is_single=is_delayed or not is_batchable(topic),
+            is_single=is_delayed or self._options.is_exactly_once or not is_batchable(topic),
             row=self._row,
         )
 
@@ -369,6 +401,9 @@ class RowReader:
             properties[PROPERTY_DELAY_LEVEL] = str(row["delayLevel"])
         if (deliver_at := row.get("deliverAt")) is not None:
             properties[PROPERTY_TIMER_DELIVER_MS] = str(_milliseconds(deliver_at))
+        if self._options.is_exactly_once:
+            properties[PROPERTY_TRANSACTION] = "true"
+            properties[PROPERTY_PRODUCER_GROUP] = self._options.producer_group
         return properties
 
 
@@ -409,21 +444,58 @@ class _Writing:
             scope = self.options.exactly_once_id or query_id
             batch_id = context.getLocalProperty("streaming.sql.batchId") or "0"
         identity = Identity(scope, batch_id, context.partitionId())
-        return write_rows(iterator, self.options, identity, _brokers(self.options))
+        write = stage_rows if self.options.is_exactly_once else write_rows
+        return write(iterator, self.options, identity, _brokers(self.options))
 
 
 def write_rows(
     batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: ClusterClient
 ) -> Sent:
     """Send the rows of one task. Raises RocketMQError unless all of them are acknowledged."""
-    sender = RowSender(
+    sender = _sender(options, brokers)
+    _send_all(batches, options, identity, sender)
+    return Sent(sender.rows, sender.bytes)
+
+
+def stage_rows(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, brokers: ClusterClient
+) -> Staged:
+    """Send the rows of one task as half messages. Raises RocketMQError unless all are acknowledged."""
+    topic = _commit_topic(options, brokers)
+    sent = SentHalves()
+    sender = _sender(options, brokers, sys_flag=HALF, on_stored=sent.note)
+    try:
+        _send_all(batches, options, identity, sender)
+        manifests = tuple(topic.append(manifest) for manifest in sent.manifests())
+    except RocketMQError:
+        # The driver never hears of these rows, so nothing can commit them.
+        with contextlib.suppress(RocketMQError):
+            _transaction(options, brokers).end(sent.halves(), ROLLBACK)
+        raise
+    return Staged(sender.rows, sender.bytes, identity.scope, int(identity.batch_id), manifests)
+
+
+def _sender(
+    options: SinkOptions,
+    brokers: ClusterClient,
+    sys_flag: int = 0,
+    on_stored: Callable[[MessageQueue, SendResult], None] | None = None,
+) -> RowSender:
+    return RowSender(
         brokers,
         group=options.producer_group,
         rows_per_second=options.rows_per_second,
         requests_in_flight_max=options.in_flight_max,
         attempts_max=options.attempts_max,
         timeout_s=options.request_timeout_ms / 1000,
+        sys_flag=sys_flag,
+        on_stored=on_stored,
     )
+
+
+def _send_all(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, identity: Identity, sender: RowSender
+) -> None:
     reader: RowReader | None = None
     for batch in batches:
         if reader is None:
@@ -435,7 +507,14 @@ def write_rows(
         for message in reader.messages(batch, sender.next_unique_key):
             sender.send(message)
     sender.finish()
-    return Sent(sender.rows, sender.bytes)
+
+
+def _commit_topic(options: SinkOptions, brokers: ClusterClient) -> CommitTopic:
+    return CommitTopic(brokers, options.commit_topic, options.producer_group)
+
+
+def _transaction(options: SinkOptions, brokers: ClusterClient) -> BatchTransaction:
+    return BatchTransaction(brokers, _commit_topic(options, brokers), options.producer_group)
 
 
 def _brokers(options: SinkOptions) -> ClusterClient:
@@ -451,15 +530,43 @@ def _brokers(options: SinkOptions) -> ClusterClient:
 class BatchSink(_Writing, DataSourceArrowWriter):
     """`df.write.format("rocketmq")`."""
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """At least once there is nothing to do: a finished task has its rows acknowledged."""
+        if self.options.is_exactly_once:
+            commit_batch(messages, self.options, is_stream=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """At least once sent rows stay sent."""
+        if self.options.is_exactly_once:
+            abort_batch(messages, self.options)
+
 
 class StreamSink(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("rocketmq")`."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: a finished task has its rows acknowledged."""
+        """As `BatchSink.commit`."""
+        if self.options.is_exactly_once:
+            commit_batch(messages, self.options, is_stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Sent rows stay sent; the batch is retried with the same keys."""
+        """As `BatchSink.abort`; the batch is retried."""
+        if self.options.is_exactly_once:
+            abort_batch(messages, self.options)
+
+
+def commit_batch(
+    messages: Sequence[WriterCommitMessage | None], options: SinkOptions, *, is_stream: bool
+) -> None:
+    """Make the rows of a batch visible, once. Raises RocketMQError."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    _transaction(options, _brokers(options)).commit(staged, is_stream=is_stream)
+
+
+def abort_batch(messages: Sequence[WriterCommitMessage | None], options: SinkOptions) -> None:
+    """Roll back the rows of a failed batch. Raises RocketMQError."""
+    staged = [message for message in messages if isinstance(message, Staged)]
+    _transaction(options, _brokers(options)).abort(staged)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
