@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,19 +23,22 @@ from skylark.client.consumer.offset_store import (
     decode_offsets,
     encode_offsets,
     local_offsets_path,
+    open_offset_store,
 )
+from skylark.client.consumer.process_queue import PulledQueue
 from skylark.client.consumer.pull_policy import (
     SuggestedBrokers,
     pull_flags,
     pull_status,
 )
 from skylark.client.consumer.start_offsets import StartQuery, start_offset
+from skylark.client.session.routes import FoundBroker
 from skylark.client.session.session import Session
-from skylark.errors import BadStoreFile, BrokerError, RemoteProtocolError
+from skylark.errors import BadStoreFile, BrokerError, BrokerUnknown, RemoteProtocolError
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
-from skylark.settings.client import ConsumeFrom
+from skylark.settings.client import ConsumeFrom, MessageModel, PushConsumerSettings
 from tests.unit.client import fake_session
 
 ONE, TWO = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
@@ -305,3 +309,199 @@ async def test_sf_085_the_offset_store_keeps_what_it_is_told() -> None:
     assert told == [(1, 105), (2, 7)]
     assert all(isinstance(request, UpdateConsumerOffset) for request in session.told)
     assert store.table.get(fake_session.QUEUES[1]) is None, "queues that are not owned are forgotten"
+
+
+# --- Failures, and commits of pull consumers ---
+
+
+class Broker(fake_session.FakeSession):
+    """Offsets by queue; `fault` is raised instead of an answer, `away` of its brokers cannot be found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = 100
+        self.fault: Exception | None = None
+        self.away = 0
+        self.refreshed: list[str] = []
+
+    def readable(self, broker_name: str, broker_id: int = 0) -> FoundBroker:
+        if self.away:
+            self.away -= 1
+            raise BrokerUnknown(broker_name)
+        return super().readable(broker_name, broker_id)
+
+    async def refresh_route(self, topic: str) -> None:
+        self.refreshed.append(topic)
+
+    async def answer(self, request: Any) -> int:
+        if self.fault is not None:
+            raise self.fault
+        return self.offset
+
+    async def notify(self, address: str, request: Any) -> None:
+        if self.fault is not None:
+            raise self.fault
+        await super().notify(address, request)
+
+
+def broker_store() -> tuple[Any, BrokerOffsetStore]:
+    session: Any = Broker()
+    return session, BrokerOffsetStore(session, "G", timeout_ms=60_000)
+
+
+async def test_what_the_broker_says_replaces_what_is_in_memory_also_a_smaller_offset() -> None:
+    session, store = broker_store()
+    store.table.update(ONE, 500, increase_only=True)
+    assert await store.read(ONE) == 100
+    assert store.table.get(ONE) == 100
+    [asked] = session.asked
+    assert (asked.consumer_group, asked.topic, asked.queue_id, asked.broker_name) == ("G", "T", 0, "b")
+
+
+async def test_only_a_missing_offset_is_none() -> None:
+    session, store = broker_store()
+    session.fault = BrokerError(ResponseCode.SYSTEM_ERROR, "out of order")
+    with pytest.raises(BrokerError, match="out of order"):
+        await store.read(ONE)
+    assert store.table.get(ONE) is None
+
+
+async def test_an_unknown_broker_is_looked_up_once() -> None:
+    session, store = broker_store()
+    session.away = 1
+    assert await store.read(ONE) == 100
+    assert session.refreshed == ["T"]
+    session.away = 2
+    with pytest.raises(BrokerUnknown):
+        await store.read(ONE)
+
+
+async def test_offsets_that_are_not_persisted_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    session, store = broker_store()
+    told = session.told
+
+    class Second(Broker):
+        async def notify(self, address: str, request: Any) -> None:
+            if len(told) == 1:
+                raise BrokerUnknown("b")
+            told.append(request)
+
+    session.__class__ = Second
+    for queue in (ONE, TWO, MessageQueue("T", "b", 2)):
+        store.table.update(queue, 5, increase_only=True)
+    await store.persist_all([ONE, TWO, MessageQueue("T", "b", 2)])
+    assert "group=G queues=2" in caplog.text
+    await store.persist(MessageQueue("T", "b", 9))  # without an offset
+    await store.persist_all([])
+    assert len(told) == 1
+    assert store.table.get(ONE) == 5, "without queues nothing is forgotten"
+
+
+async def test_a_broker_that_takes_no_offsets_is_left_after_the_timeout(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Deaf(Broker):
+        async def notify(self, address: str, request: Any) -> None:
+            await asyncio.sleep(3600)
+
+    session: Any = Deaf()
+    store = BrokerOffsetStore(session, "G", timeout_ms=20)
+    store.table.update(ONE, 5, increase_only=True)
+    async with asyncio.timeout(10):
+        await store.persist(ONE)
+    assert "not within 20 ms" in caplog.text
+
+
+async def test_a_file_is_written_only_when_something_changed(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    store = LocalOffsetStore(path)
+    await store.persist(ONE)  # without an offset
+    await store.persist_all([])
+    assert not path.exists()
+    store.table.update(ONE, 5, increase_only=True)
+    store.table.update(TWO, 6, increase_only=True)
+    await store.persist_all([ONE, TWO])
+    path.unlink()
+    await store.persist_all([ONE, TWO])
+    assert not path.exists()
+    store.table.update(TWO, 7, increase_only=True)
+    await store.persist_all([ONE, TWO])
+    assert decode_offsets(path.read_bytes()) == {ONE: 5, TWO: 7}
+    store.table.update(ONE, 1, increase_only=False)
+    assert await store.read(ONE) == 5
+    assert store.table.get(ONE) == 5
+
+
+def test_the_store_is_that_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    session: Any = Broker()
+    broadcasting = PushConsumerSettings(model=MessageModel.BROADCASTING)
+    store = open_offset_store(session, "G", PushConsumerSettings())
+    assert isinstance(store, BrokerOffsetStore)
+    store = open_offset_store(session, "G", broadcasting)
+    assert isinstance(store, LocalOffsetStore)
+    assert store._path == tmp_path / "home" / ".rocketmq_offsets" / "me" / "G" / "offsets.json"
+    store = open_offset_store(session, "G", replace(broadcasting, offset_directory=tmp_path))
+    assert isinstance(store, LocalOffsetStore)
+    assert store._path == tmp_path / "me" / "G" / "offsets.json"
+
+
+def pulled(queue: MessageQueue, done: int | None) -> PulledQueue:
+    held = PulledQueue(queue)
+    held.done = done
+    return held
+
+
+async def test_progress_is_committed_once_and_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    session, store = broker_store()
+    commits = OffsetCommits(session, "G", store, 60_000)
+    await commits.commit_done([pulled(ONE, 7), pulled(TWO, None)])
+    assert [(request.queue_id, request.commit_offset) for request in session.asked] == [(0, 7)]
+    await commits.commit_done([pulled(ONE, 7)])
+    assert len(session.asked) == 1
+    session.fault = BrokerError(ResponseCode.SYSTEM_ERROR, "full")
+    await commits.commit_done([pulled(ONE, 8)])
+    assert "offset not committed" in caplog.text
+    session.fault = None
+    await commits.commit_done([pulled(ONE, 8)])
+    assert [request.commit_offset for request in session.asked] == [7, 8, 8]
+    assert session.told == []
+    await commits.commit(ONE, 9, wait=False)
+    assert [request.commit_offset for request in session.told] == [9]
+
+
+async def test_released_queues_are_committed_once_and_anew_when_they_come_back() -> None:
+    session, store = broker_store()
+    commits = OffsetCommits(session, "G", store, 60_000)
+    commits.release([pulled(ONE, 7), pulled(TWO, 8)])
+    await commits.commit_released()
+    await commits.commit_released()
+    assert sorted(request.commit_offset for request in session.asked) == [7, 8]
+    await commits.commit_done([pulled(ONE, 7)])  # another member may have committed something else
+    assert len(session.asked) == 3
+    async with asyncio.timeout(10):
+        await commits.settle()
+
+
+async def test_commits_of_broadcasting_go_to_the_file(tmp_path: Path) -> None:
+    session: Any = Broker()
+    store = LocalOffsetStore(tmp_path / "offsets.json")
+    commits = OffsetCommits(session, "G", store, 60_000)
+    await commits.commit(ONE, 7, wait=True)
+    await commits.commit(ONE, 3, wait=True)
+    assert decode_offsets((tmp_path / "offsets.json").read_bytes()) == {ONE: 3}
+    assert session.asked == []
+
+
+async def test_settling_waits_for_commits_in_flight() -> None:
+    brokers = SlowBrokers()
+    session = cast("Session", brokers)
+    commits = OffsetCommits(session, "CG", BrokerOffsetStore(session, "CG", 1000), 1000)
+    committing = asyncio.create_task(commits.commit(ONE, 5, wait=True))
+    await settled()
+    settling = asyncio.create_task(commits.settle())
+    await settled()
+    assert not settling.done()
+    await brokers.answer(1)
+    await committing
+    await settling

@@ -6,7 +6,14 @@ import time
 
 import pytest
 
-from skylark.client.consumer.process_queue import EXPIRED_MAX, MEBIBYTE, NOTHING_HELD, ProcessQueue
+from skylark.client.consumer.process_queue import (
+    EXPIRED_MAX,
+    MEBIBYTE,
+    NOTHING_HELD,
+    MessageRows,
+    ProcessQueue,
+    PulledQueue,
+)
 from skylark.client.consumer.pull_policy import Thresholds, Wait, WaitReason, wait_before_pull
 from skylark.client.consumer.subscription import by_tags
 from skylark.client.received_message import ReceivedMessage
@@ -136,6 +143,137 @@ def test_clear_leaves_nothing(held: ProcessQueue) -> None:
     held.clear()
     assert (held.message_count, held.message_bytes, held.span) == (0, 0, 0)
     assert held.commit() == NOTHING_HELD
+
+
+def test_a_new_queue_is_empty_and_as_old_as_its_taking() -> None:
+    held = ProcessQueue(QUEUE, now=7.0)
+    assert NOTHING_HELD == -1, "no offset"
+    assert (held.queue, held.dropped, held.locked, held.consuming) == (QUEUE, False, False, False)
+    assert (held.message_count, held.message_bytes, held.max_offset, held.accumulated_count) == (0, 0, 0, 0)
+    assert (held.last_pull_at, held.last_consume_at, held.last_lock_at, held.unlock_tries) == (7, 7, 7, 0)
+    assert (held.span, held.take(1)) == (0, [])
+    info = held.info(0, 0.0)
+    assert (info.cached_msg_min_offset, info.cached_msg_max_offset, info.cached_msg_size_in_mi_b) == (0, 0, 0)
+    assert (info.transaction_msg_min_offset, info.transaction_msg_max_offset) == (0, 0)
+
+
+def test_sizes_and_flags_are_told_as_they_are(held: ProcessQueue) -> None:
+    held.put([received(1, b"x" * MEBIBYTE, max_offset=4), received(2, b"x" * (MEBIBYTE - 1))])
+    held.dropped = True
+    info = held.info(1, 0.0)
+    assert (info.cached_msg_size_in_mi_b, info.droped, info.accumulated_msg_count) == (1, True, 0)
+    held.put([received(3, b"x", max_offset=9)])
+    assert held.info(1, 0.0).cached_msg_size_in_mi_b == 2
+    assert held.info(1, 0.0).accumulated_msg_count == 6
+
+
+def test_the_last_offset_put_counts_also_if_it_came_out_of_order(held: ProcessQueue) -> None:
+    first = put(held, 5, 6)
+    late = put(held, 3)
+    assert held.max_offset == 3, "the last one put"
+    assert held.remove([*first.values(), *late.values()]) == 4
+    assert held.remove([]) == NOTHING_HELD
+
+
+def test_a_worker_keeps_a_queue_until_it_takes_nothing(held: ProcessQueue) -> None:
+    assert held.put([received(1)])
+    assert len(held.take(1)) == 1
+    assert held.consuming
+    held.rollback()
+    assert not held.put([received(2)]), "the worker is still there"
+    assert [len(held.take(1)) for _ in range(3)] == [1, 1, 0]
+    assert not held.consuming
+    assert not held.put([])
+
+
+def test_removed_messages_neither_expire_nor_hide_those_behind_them(held: ProcessQueue) -> None:
+    messages = put(held, 0, 1, 2, 3)
+    for message in messages.values():
+        message.started_at = 50.0
+    held.remove([messages[1]])
+    messages[3].started_at = 100.0
+    assert [message.queue_offset for message in held.take_expired(100.0)] == [0, 2], "3 was begun just then"
+    assert [message.queue_offset for message in held.take_expired(100.1)] == [0, 2, 3]
+    messages[0].started_at = 0.0  # not begun
+    assert held.take_expired(100.0) == []
+    assert EXPIRED_MAX == 16
+
+
+def test_a_lock_expires_after_its_time(held: ProcessQueue) -> None:
+    held.last_lock_at = 10.0
+    assert not held.is_lock_expired(40.0, 30.0)
+    assert held.is_lock_expired(40.1, 30.0)
+
+
+# --- Pull consumers ---
+
+
+def pulled(*offsets: int) -> MessageRows:
+    return MessageRows([received(queue_offset) for queue_offset in offsets])
+
+
+def test_a_new_pulled_queue_knows_nothing() -> None:
+    held = PulledQueue(QUEUE)
+    assert (held.queue, held.paused, held.has_batch, held.span) == (QUEUE, False, False, 0)
+    assert (held.next_offset, held.position, held.done) == (None, None, None)
+    assert (held.message_count, held.message_bytes, held.generation) == (0, 0, 0)
+    held.begin(4)
+    assert (held.next_offset, held.position, held.done) == (4, 4, 4)
+
+
+def test_positions_follow_what_was_fetched_handed_out_and_finished() -> None:
+    held = PulledQueue(QUEUE)
+    held.begin(4)
+    assert held.put(0, pulled(4, 6, 9), 11)
+    assert (held.next_offset, held.position, held.done, held.span) == (11, 4, 4, 5)
+    assert (held.message_count, held.message_bytes, held.has_batch) == (3, 12, True)
+    assert held.put(0, pulled(12), 13)
+    assert held.span == 8
+    batch = held.take()
+    assert (held.message_count, held.message_bytes, held.span) == (1, 4, 0)
+    held.hand_out(batch, 0)
+    assert (held.position, held.done) == (5, 4)
+    held.hand_out(batch, 1)
+    assert (held.position, held.done) == (7, 6)
+    held.hand_out(batch, 2)
+    assert (held.position, held.done) == (11, 9), "behind the last one nothing matched"
+    held.finish()
+    assert held.done == 11
+    held.hand_out_rows(held.take(), 0, 1)
+    assert (held.position, held.done) == (13, 11)
+
+
+def test_what_does_not_match_is_passed_when_all_before_it_was_handed_out() -> None:
+    held = PulledQueue(QUEUE)
+    held.begin(0)
+    assert held.put(0, pulled(), 5)
+    assert (held.position, held.done, held.next_offset, held.has_batch) == (5, 5, 5, False)
+    held.put(0, pulled(5), 6)
+    held.put(0, pulled(), 9)
+    assert (held.position, held.done) == (5, 5)
+    held.hand_out_all(held.take())
+    assert (held.position, held.done) == (9, 5), "the message is not finished"
+    held.put(0, pulled(), 12)
+    assert (held.position, held.done) == (12, 5)
+    held.finish()
+    assert held.done == 12
+
+
+def test_after_a_seek_earlier_batches_are_void() -> None:
+    held = PulledQueue(QUEUE)
+    held.begin(0)
+    held.put(0, pulled(0, 1), 2)
+    batch = held.take()
+    held.put(0, pulled(2), 3)
+    assert not batch.is_void
+    held.seek(50)
+    assert batch.is_void
+    assert (held.message_count, held.message_bytes, held.has_batch, held.generation) == (0, 0, False, 1)
+    held.hand_out(batch, 1)
+    held.hand_out_all(batch)
+    assert (held.next_offset, held.position, held.done) == (50, 50, 50)
+    assert not held.put(0, pulled(3), 4)
+    assert held.put(1, pulled(50), 51)
 
 
 # --- Flow control ---

@@ -187,6 +187,24 @@ async def test_two_rounds_keep_the_gap_but_the_first_does_not_wait() -> None:
     running.cancel()
 
 
+async def test_wakes_during_the_gap_cause_no_further_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = Topics("A")
+    rounds = rebalancer(holder)
+    sleep = asyncio.sleep
+
+    async def woken_meanwhile(delay_s: float) -> None:
+        rounds.wake()
+        await sleep(0)
+
+    monkeypatch.setattr("asyncio.sleep", woken_meanwhile)
+    running = asyncio.create_task(rounds.run())
+    rounds.wake()
+    await holder.wait(1)
+    await sleep(0.05)
+    assert len(holder.ended) == 1
+    running.cancel()
+
+
 async def test_without_topics_no_round_runs_but_the_last_one_is_tidied_up() -> None:
     holder = Topics()
     rounds = rebalancer(holder)

@@ -111,3 +111,67 @@ def test_where_to_read() -> None:
     assert table.readable("a").is_slave
     with pytest.raises(BrokerUnknown):
         table.master("a")
+
+
+def test_a_broker_with_replicas_and_without_a_master_is_being_elected_for() -> None:
+    assert TopicRoute.of("t", route("a", ids=(1,))).masterless == "a"
+    assert TopicRoute.of("t", route("a", ids=(0, 1))).masterless is None
+    assert TopicRoute.of("t", route("a", ids=(1,), perm=4)).masterless is None, "it takes no messages"
+    assert TopicRoute.of("t", route("a", ids=())).masterless is None, "it has no replica"
+    data = route("a", "b")
+    del data.broker_datas[1].broker_addrs[0]
+    data.broker_datas[1].broker_addrs[1] = "b:1"
+    assert TopicRoute.of("t", data).masterless == "b"
+    table = RouteCache()
+    table.update("t", data)
+    assert [table.awaits_master(name) for name in ("a", "b", "unknown")] == [False, True, False]
+
+
+def test_both_numbers_of_a_new_topic_are_limited_by_the_readable_queues() -> None:
+    data = route("a")
+    data.queue_datas = [QueueData("a", 3, 9, 6, 5)]
+    assert limited(data, 4).queue_datas == [QueueData("a", 3, 3, 6, 5)]
+    assert limited(data, 2).queue_datas == [QueueData("a", 2, 2, 6, 5)]
+
+
+def test_topics_of_a_broker() -> None:
+    table = RouteCache()
+    table.update("t", route("a", "b"))
+    table.update("u", route("b"))
+    assert [table.topics_of(name) for name in ("a", "b", "c")] == [["t"], ["t", "u"], []]
+
+
+def test_every_part_of_a_route_is_compared() -> None:
+    table = RouteCache()
+    table.update("t", route("a"))
+    ordered = route("a")
+    ordered.order_topic_conf = "a:1"
+    servers = route("a")
+    servers.order_topic_conf = "a:1"
+    servers.filter_server_table = {"a:0": ["f:1"]}
+    for changed in (ordered, servers, route("a", ids=(0, 1)), route("a", queues=3)):
+        assert table.update("t", changed) is not None
+        assert table.update("t", changed) is None
+
+
+def test_the_version_of_a_forgotten_address_is_forgotten() -> None:
+    table = RouteCache()
+    table.update("t", route("a"))
+    table.note_version("a:0", 479)
+    assert table.readable("a").version == 479
+    table.update("t", TopicRouteData())
+    table.clean()
+    table.update("t", route("a"))
+    assert table.readable("a").version == 0
+
+
+def test_only_this_replica_or_the_next_one() -> None:
+    table = RouteCache()
+    table.update("t", route("a", ids=(1, 3)))
+    assert table.readable("a", 1, only_this=True).address == "a:1"
+    assert table.readable("a", 2, only_this=True).address == "a:3"
+    assert table.readable("a", 0).address == "a:1", "without a master any"
+    with pytest.raises(BrokerUnknown):
+        table.readable("a", 0, only_this=True)
+    with pytest.raises(BrokerUnknown):
+        table.readable("b")
