@@ -114,6 +114,7 @@ def broker(
         "replication.force_master": force_master or None, **server_process.store_flags(data, flush),
     }  # fmt: skip
     loaded = server_process.load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
+    server_process.check_log_of_data(loaded)
     if print_config:
         server_process.print_settings(loaded.settings)
         return

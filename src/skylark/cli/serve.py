@@ -102,6 +102,7 @@ def serve(
     }  # fmt: skip
     loaded = load(BrokerSettings, BROKER_PREFIX, config, flags, sets)
     _warn_of_name_servers(loaded)
+    server_process.check_log_of_data(loaded)
     settings = server_process.with_role_of_last_master(loaded.settings, loaded.origins)
     server_process.warn_of_any_address(settings)
     trial = _trial(settings) if secure else None

@@ -25,6 +25,7 @@ from skylark import __version__
 from skylark.cli.errors import UsageError
 from skylark.cli.options import pairs
 from skylark.cli.repeated_warnings import RepeatedWarnings
+from skylark.errors import SettingsError
 
 if TYPE_CHECKING:
     from skylark.broker.broker import Broker
@@ -126,6 +127,25 @@ def store_flags(data: Path | None, flush: str | None) -> dict[str, Any]:
         raise UsageError(f"invalid --flush {flush!r}; choose async or sync")
     mode = FLUSH_MODES[flush] if flush is not None else None
     return {"store.path": None if data is None else str(data), "store.flush_mode": mode}
+
+
+def check_log_of_data(loaded: LoadedSettings[BrokerSettings]) -> None:
+    """Refuse to write to another store's log: `--data` is a copy, but the file names the log of the original.
+
+    Raises SettingsError.
+    """
+    from skylark.settings.loader import COMMAND_LINE  # noqa: PLC0415
+
+    store, origin = loaded.settings.store, loaded.origins.get("store.commit_log_path", COMMAND_LINE)
+    log = store.commit_log_path
+    if log is None or origin == COMMAND_LINE or loaded.origins.get("store.path") != COMMAND_LINE:
+        return
+    if not log.absolute().is_relative_to(store.path.absolute()):
+        raise SettingsError(
+            "storePathCommitLog",
+            f"{log} ({origin}) is not in --data {store.path}; if you copied the log with the store, delete "
+            f"that line, or else confirm it with --set storePathCommitLog={log}",
+        )
 
 
 def print_settings(settings: Any) -> None:

@@ -23,6 +23,8 @@ from skylark.settings.rocketmq_defaults import DEFAULTS
 from skylark.settings.rocketmq_keys import REFUSED_KEYS, UNUSED_KEYS
 
 S = TypeVar("S")
+COMMAND_LINE = "command line"
+"""The origin of settings that flags give."""
 HIDDEN = "***"
 LIKENESS = 0.75
 """Of a key and the one that is suggested instead; a lower one misleads."""
@@ -145,7 +147,7 @@ def load_settings(
         ),
         *(item for item in _from_file(file) if item.key in known or item.key not in others),
         *_from_environment(settings_type, environment, prefix),
-        *(_Given(key, value, "command line", 3) for key, value in (flags or {}).items()),
+        *(_Given(key, value, COMMAND_LINE, 3) for key, value in (flags or {}).items()),
     ]
     values: dict[KnownSetting, Any] = {}
     chosen: dict[KnownSetting, _Given] = {}

@@ -6,12 +6,17 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from skylark.cli import server_process
 from skylark.cli.errors import UsageError
+from skylark.cli.main import app
 from skylark.cli.server_process import JsonLines, TextLines, component_of, configure_logs, log_flags
+from skylark.errors import SettingsError
+from skylark.settings import BrokerSettings
 
 SCRIPT = """
 import logging, sys
@@ -135,3 +140,32 @@ def test_processes_that_are_started_log_alike() -> None:
 def test_components_are_packages() -> None:
     for component in server_process.COMPONENTS:
         __import__(f"skylark.{component}")
+
+
+@pytest.mark.parametrize("command", ["broker", "serve"])
+def test_a_copied_store_is_not_started_with_the_log_of_the_original(command: str, tmp_path: Path) -> None:
+    """As after `cp -a` of a store whose broker.conf names its log, which RocketMQ's examples do."""
+    log, data, config = tmp_path / "store" / "commitlog", tmp_path / "sky", tmp_path / "broker.conf"
+    config.write_text(f"storePathRootDir={tmp_path}/store\nstorePathCommitLog={log}\n")
+    refused = CliRunner().invoke(app, [command, "-c", str(config), "--data", str(data)])
+    assert refused.exit_code == 2
+    told = " ".join(refused.output.split())
+    assert f"{log} (broker.conf line 2) is not in --data {data}; if you copied the log" in told
+    assert not data.exists()
+
+
+def test_the_log_may_be_elsewhere_if_that_is_meant(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+
+    def loaded(data: Path | None, log: Path, *sets: str) -> None:
+        config.write_text(f"storePathCommitLog={log}\n")
+        flags = server_process.store_flags(data, None)
+        server_process.check_log_of_data(
+            server_process.load(BrokerSettings, "SKYLARK_BROKER_", config, flags, list(sets))
+        )
+
+    loaded(None, tmp_path / "disk" / "log")
+    loaded(tmp_path / "sky", tmp_path / "sky" / "log")
+    loaded(tmp_path / "sky", tmp_path / "x", f"storePathCommitLog={tmp_path / 'disk' / 'log'}")
+    with pytest.raises(SettingsError, match="is not in --data"):
+        loaded(tmp_path / "sky", tmp_path / "sky2")
