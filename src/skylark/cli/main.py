@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import logging
 import os
 import re
@@ -81,7 +82,20 @@ def load_command(name: str) -> Any:
         around.add_typer(module.app, name=name)
     else:
         around.command(name)(getattr(module, name))
-    return typer.main.get_group(around).commands[name]
+    command = typer.main.get_group(around).commands[name]
+    _unfold_help(command)
+    return command
+
+
+def _unfold_help(command: Any) -> None:
+    """Join the lines of paragraphs, which would be broken a second time on a narrow terminal."""
+    command.help = _LINE_BREAK.sub(" ", inspect.cleandoc(command.help or ""))
+    for each in getattr(command, "commands", {}).values():
+        _unfold_help(each)
+
+
+_LINE_BREAK = re.compile(r"(?<!\n)\n(?=\S)")
+"""Inside a paragraph; lines that are indented stay."""
 
 
 _ADDRESS = re.compile(r"\('(.+?)', (\d+)")

@@ -259,3 +259,97 @@ def test_a_snapshot_does_not_change() -> None:
     commit(offsets, "t1", "g1", 6)
     commit(offsets, "t1", "g2", 6)
     assert b'"offsetTable":{"t1@g1":{0:5}}' in snapshot()
+
+
+def test_every_change_is_counted_once_so_that_the_file_is_written() -> None:
+    offsets = table()
+    assert offsets.changes == 0
+    steps: list[Callable[[], None]] = [
+        lambda: commit(offsets, "t1", "g1", 5),
+        lambda: offsets.reset("t1", "g1", {0: 3}),
+        lambda: offsets.clone("g1", "g2", ["t1", "t9"]),
+        lambda: offsets.follow(ConsumerOffsetTable({"t2@g1": {0: 7}})),
+        lambda: offsets.delete_topic("t1"),
+        lambda: offsets.delete_group("g1"),
+    ]
+    for number, step in enumerate(steps, 1):
+        step()
+        assert offsets.changes == number
+    offsets.reset("t1", "g1", {})
+    offsets.clone("g2", "g2", ["t1"])
+    offsets.follow(ConsumerOffsetTable({"without a separator": {0: 7}}))
+    assert offsets.changes == len(steps)
+
+
+def test_what_a_master_says_again_is_no_change() -> None:
+    offsets = table()
+    for _ in range(2):
+        offsets.follow(ConsumerOffsetTable({"t1@g1": {0: 7}}))
+    assert offsets.changes == 1
+    assert offsets.committed("t1", "g1") == {0: 7}
+
+
+def test_an_illegal_queue_is_refused_also_of_a_group_that_has_offsets() -> None:
+    offsets = table(topic_queues_max=8)
+    commit(offsets, "t1", "g1", 5)
+    offsets.commit("t1", "g1", 7, 1, now_ms=NOW_MS)
+    for queue_id in (-1, 8):
+        with pytest.raises(BrokerError, match="allowed is 0 to 7"):
+            offsets.commit("t1", "g1", queue_id, 5, now_ms=NOW_MS)
+    assert offsets.committed("t1", "g1") == {0: 5, 7: 1}
+
+
+def test_the_version_of_every_third_commit() -> None:
+    offsets = table(offset_version_step=3)
+    versions = []
+    for number in range(7):
+        offsets.commit("t1", "g1", 0, number, now_ms=NOW_MS + number)
+        versions.append(offsets.data_version.counter)
+    assert [version - versions[0] for version in versions] == [0, 0, 1, 1, 1, 2, 2]
+
+
+def test_a_reset_is_of_one_group_in_one_topic() -> None:
+    offsets = table()
+    assert not offsets.has_reset("t1", "g1")
+    offsets.reset("t1", "g1", {0: 3, 1: 4})
+    assert offsets.has_reset("t1", "g1")
+    assert not offsets.has_reset("t1", "g2")
+    assert not offsets.has_reset("t2", "g1")
+    assert offsets.take_reset("t1", "g2", 0) is None
+    assert offsets.take_reset("t1", "g1", 0) == 3
+    assert offsets.has_reset("t1", "g1"), "of the other queue"
+    assert offsets.take_reset("t1", "g1", 1) == 4
+    assert not offsets.has_reset("t1", "g1")
+
+
+def test_offsets_committed_at_a_slave_are_remembered_over_a_restart() -> None:
+    offsets = table()
+    assert offsets.stray is None
+    commit(offsets, "t1", "g1", 5)
+    offsets.stray = set()
+    commit(offsets, "t1", "g1", 6, 7)
+    commit(offsets, "t2", "g1", 8)
+    assert offsets.stray == {("t1", "g1", 0), ("t1", "g1", 1), ("t2", "g1", 0)}
+    data = offsets.snapshot()()
+    again = table()
+    again.load(data)
+    assert again.stray is None, "a master does not care"
+    again.stray = {("t3", "g1", 0)}
+    again.load(data)
+    assert again.stray == {*offsets.stray, ("t3", "g1", 0)}
+    again.load(b'{"offsetTable":{}}')  # of an older version
+
+
+def test_a_group_that_is_behind_all_others_is_unreachable() -> None:
+    offsets = table()
+    commit(offsets, "t1", "first", 10, 10, 10)
+    commit(offsets, "t1", "second", 12, 5, 10)
+    commit(offsets, "t1", "mine", 9, 7, 10, 0)
+    found = offsets.corrections("t1", "mine", ["mine"], lambda queue_id: 0)
+    assert UNREACHABLE == 2**63 - 1
+    assert found == {0: UNREACHABLE, 1: 5, 2: 10}
+    assert offsets.corrections("t1", "mine", ["mine"], lambda queue_id: 10) == {
+        0: UNREACHABLE,
+        1: UNREACHABLE,
+        2: 10,
+    }

@@ -44,6 +44,15 @@ def test_help(arguments: list[str], words: list[str]) -> None:
     assert "<bool>" not in result.output
 
 
+def test_help_fills_the_lines_of_a_narrow_terminal() -> None:
+    told = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
+    [start] = [
+        number for number, line in enumerate(told.splitlines()) if "all that one machine needs" in line
+    ]
+    paragraph = [line.strip() for line in told.splitlines()[start : start + 3]]
+    assert all(len(line) > 60 for line in paragraph), paragraph
+
+
 def test_without_arguments_help_is_shown() -> None:
     assert "Usage" in CliRunner().invoke(app, []).output
 

@@ -245,6 +245,9 @@ def test_failures_and_slow_answers_are_noted_in_the_table() -> None:
     decisions.answered(send, answer(), 100.6)  # 600 ms: avoided for two seconds
     assert not table.is_available("b", 102.5)
     assert table.is_available("b", 102.6)
+    decisions.begin(send, queue("c"), "c:1", 100.0)
+    decisions.answered(send, answer(), 100.5499)  # not yet 550 ms
+    assert table.is_available("c", 100.55)
 
 
 def test_a_pause_is_made_only_without_another_broker_and_never_beyond_the_deadline() -> None:
@@ -396,6 +399,14 @@ def test_properties_that_make_a_message_too_large_are_dropped(caplog: pytest.Log
     larger.add_properties({"a": "1"}, len(batch.body))
     assert larger.body == batch.body, "exactly as much as allowed"
     assert len(caplog.records) == 2
+
+
+def test_a_frame_asks_for_a_reply_unless_it_is_one_way() -> None:
+    decisions, send = policy(), pending()
+    decisions.begin(send, queue("a"), "a:1", 100.0)
+    plain = b"".join(decisions.frame(send, 7, 1_700_000_000_000))
+    assert plain == b"".join(decisions.frame(send, 7, 1_700_000_000_000, is_oneway=False))
+    assert plain != b"".join(decisions.frame(send, 7, 1_700_000_000_000, is_oneway=True))
 
 
 def test_the_fast_port_is_two_below() -> None:
