@@ -3,7 +3,7 @@
 import pytest
 
 from skylark.errors import BrokerError, RemoteProtocolError, TopicNotExist
-from skylark.namesrv.route_table import QueueMapping, RouteTable, in_zone
+from skylark.namesrv.route_table import NAME_CHARS_MAX, QueueMapping, RouteTable, in_zone
 from skylark.protocol.bodies import DataVersion, QueueData
 from skylark.settings import NameServerSettings
 from tests.unit.namesrv.registering import (
@@ -429,3 +429,34 @@ def test_addresses_of_ip_version_6_are_taken(table: RouteTable) -> None:
     register(table, registration(address="::1:20911"))
     register(table, registration("broker-b", address="[::1]:20911"))
     assert addresses(table.route("t1")) == {"broker-a": {0: "::1:20911"}, "broker-b": {0: "[::1]:20911"}}
+
+
+# --- Limits and what is counted ---
+
+
+def test_a_name_has_a_greatest_length(table: RouteTable) -> None:
+    longest = "b" * NAME_CHARS_MAX
+    register(table, registration(longest))
+    assert addresses(table.route("t1")) == {longest: {0: A}}
+    for name in (longest + "b", ""):
+        with pytest.raises(BrokerError, match=f"{len(name)} characters, allowed are 1 to {NAME_CHARS_MAX}"):
+            register(table, registration(name, 0, B))
+
+
+def test_a_topic_that_is_registered_by_itself_is_checked_first(table: RouteTable) -> None:
+    register(table, registration("broker-a", 0, A))
+    register(table, registration("broker-b", 0, B))
+    too_many = NameServerSettings().topic_queues_max + 1
+    with pytest.raises(BrokerError):
+        table.register_topic("new", [QueueData("broker-a", 4, 4, 6), QueueData("broker-b", too_many, 4, 6)])
+    with pytest.raises(TopicNotExist):
+        table.route("new")
+    table.register_topic("new", [QueueData("broker-a", 4, 4, 6), QueueData("broker-z", 4, 4, 6)])
+    with pytest.raises(TopicNotExist):
+        table.route("new")
+    table.register_topic("new", [QueueData("broker-a", 4, 3, 6)])
+    assert table.route("new").queue_datas == [QueueData("broker-a", 4, 3, 6)]
+
+
+def test_a_mapping_without_numbers_counts_nothing() -> None:
+    assert QueueMapping() == QueueMapping(total_queues=0, epoch=0, dirty=False, curr_id_map={})
