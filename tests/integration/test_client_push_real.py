@@ -55,9 +55,12 @@ async def load(rig: ConsumerRig, count: int, pause_s: float = 0.002) -> AsyncIte
 async def test_sf_029_ten_membership_changes_cause_duplicates_and_lose_nothing(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Members are slower than the load: whenever queues move, some messages are cached and some under way."""
+    """All is sent before: whenever queues move, some of their messages are cached and some under way."""
+    sent = {b"%06d" % number for number in range(800)}
     async with consumer_rig(tmp_path) as rig:
         await rig.topic("T", QUEUES)
+        for queue_id in range(QUEUES):
+            await rig.fill("T", queue_id, *sorted(sent)[queue_id::QUEUES])
         got: Counter[bytes] = Counter()
 
         async def listener(messages: Messages) -> None:
@@ -66,16 +69,16 @@ async def test_sf_029_ten_membership_changes_cause_duplicates_and_lose_nothing(
 
         async with contextlib.AsyncExitStack() as stack:
             members: list[AsyncPushConsumer] = []
-            async with load(rig, 800) as sent:
-                for change in range(10):
-                    if change % 3 == 2:
-                        await members.pop(0).stop()
-                    else:
-                        consumer = rig.consumer("G", "T", listener, threads_max=2)
-                        members.append(await stack.enter_async_context(consumer))
-                    await asyncio.sleep(0.15)
+            for change in range(10):
+                if change % 3 == 2:
+                    await members.pop(0).stop()
+                else:
+                    consumer = rig.consumer("G", "T", listener, threads_max=2)
+                    members.append(await stack.enter_async_context(consumer))
+                known = sum(got.values())
+                await eventually(lambda: sum(got.values()) > known + 20)  # noqa: B023
+            assert len(got) < len(sent), "there was enough to do until the last change"
             await eventually(lambda: got.keys() >= sent)
-        assert len(sent) == 800
         duplicates = sum(got.values()) - len(got)
         record_property("duplicates", duplicates)
         print("duplicates", duplicates)  # noqa: T201 (shown by pytest -s)

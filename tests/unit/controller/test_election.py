@@ -61,6 +61,13 @@ EMPTIED = make_group(2, 3, epoch=4, members=(), set_epoch=5)
         pytest.param(UNCLEAN, living(1), {}, Outcome.ELECTED, 1, id="unclean start, but nobody has more"),
         pytest.param(UNCLEAN, living(1, 2, b2=(1, 1, 0)), {}, Outcome.NOBODY, None, id="another has more"),
         pytest.param(EMPTIED, living(2, 3, b3=(1, 9, 0)), {}, Outcome.ELECTED, 3, id="set was cleaned"),
+        pytest.param(
+            make_group(2, 3, epoch=1, members=(), set_epoch=2), living(2, 3, b3=(1, 9, 0)), {"asked_by": 2},
+            Outcome.ELECTED, 3, id="cleaned after one election",
+        ),
+        pytest.param(
+            NONE, living(1, 2), {"master_lives": True, "asked_by": 2}, Outcome.ELECTED, 1, id="none to keep"
+        ),
     ],
 )  # fmt: skip
 def test_the_rules(
@@ -84,6 +91,7 @@ def test_the_rules(
 
 
 def test_the_first_epoch_exceeds_those_in_the_logs() -> None:
+    assert elect(NEVER, {}, master_lives=False, asked_by=1).group.master_epoch == 1
     assert elect(NEVER, living(1), master_lives=False, asked_by=1).group.master_epoch == 1
     after_clean = elect(NEVER, living(1, 2, b2=(7, 0, 0)), master_lives=False, asked_by=1)
     assert after_clean.group.master_epoch == 8

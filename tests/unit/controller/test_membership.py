@@ -153,3 +153,12 @@ def test_clean() -> None:
     left = cleaned(both, "1")
     assert left is not None
     assert (sorted(left.replicas), set(left.members), left.master, left.master_epoch) == ([2], {2}, None, 2)
+
+
+def test_cleaning_a_replica_outside_the_set_leaves_set_and_master() -> None:
+    left = cleaned(TWO, "2")
+    assert left is not None
+    assert (left.members, left.set_epoch, left.master, left.master_epoch) == (
+        TWO.members, TWO.set_epoch, TWO.master, TWO.master_epoch,
+    )  # fmt: skip
+    assert set(left.replicas) == {1}
