@@ -13,6 +13,8 @@ from skylark.model.sql92 import (
     Selector,
     compile_selector,
 )
+from skylark.model.sql92.nodes import depth
+from skylark.model.sql92.parser import parse
 
 T, F, N, E = "true", "false", "null", "error"
 NONE: dict[str, str] = {}
@@ -308,6 +310,40 @@ def test_the_size_of_an_expression_is_limited() -> None:
 def test_the_depth_of_an_expression_is_limited(expression: str) -> None:
     with pytest.raises(BadSelector, match=f"more than {NESTING_MAX} levels of nesting"):
         compile_selector(expression)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "most"),
+    [("(", ")", 97), ("NOT ", "", 99), ("", " IS NULL", 99), ("", " = TRUE", 99)],
+)
+def test_exactly_a_hundred_levels_are_allowed(before: str, after: str, most: int) -> None:
+    assert (NESTING_MAX, EXPRESSION_CHARS_MAX) == (100, 8192)
+    compile_selector(before * most + "a" + after * most)
+    with pytest.raises(BadSelector, match="more than 100 levels of nesting"):
+        compile_selector(before * (most + 1) + "a" + after * (most + 1))
+
+
+def test_depth_is_that_of_the_deepest_operand() -> None:
+    assert depth(parse("a")) == 1
+    assert depth(parse("a IS NULL")) == 2
+    assert depth(parse("b = 1 OR NOT (a = 1 AND c IS NULL)")) == 5
+    assert depth(parse("a CONTAINS 'x'")) == 2
+
+
+def test_the_largest_double_is_allowed_and_long_numbers_are_cut_in_errors() -> None:
+    assert compile_selector("a = 1.7976931348623157e308").matches({"a": "1.7976931348623157e308"})
+    with pytest.raises(BadSelector, match=r"^1234567890123456789\. exceeds the range"):
+        compile_selector("a = 1234567890123456789.5e999")
+    with pytest.raises(BadSelector, match=r"^99999999999999999999 does not fit into 64 bits"):
+        compile_selector("a = " + "9" * 30)
+    with pytest.raises(BadSelector, match=r"^unexpected 'xxxxxxxxxxxxxxxxxxxx';"):
+        compile_selector("a = 1 AND (b = 2 " + "x" * 30)
+
+
+def test_an_operand_that_is_no_condition_is_named_by_the_word_before_it() -> None:
+    for expression, character in (("5 AND a AND b", 3), ("a AND 5 AND b", 3), ("a AND b AND 5", 9)):
+        with pytest.raises(BadSelector, match=f"at character {character}$"):
+            compile_selector(expression)
 
 
 def test_long_expressions_that_are_not_deep_are_fine() -> None:
