@@ -206,6 +206,24 @@ def verify(*, rules: RuleOptions) -> None:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
+@app.command()
+@grouped
+def maintain(*, rules: RuleOptions) -> None:
+    """Maintain tables now: join and order small files, expire, vacuum.
+
+    The service does the same for tables with the key maintain. Readers are not disturbed.
+
+    Example: skylark lake maintain lake.yml
+    """
+    made = rules.load()
+    from skylark.pipelines.lake_service.table_archiver import maintain_table  # noqa: PLC0415
+
+    for table in made.tables:
+        report = maintain_table(table)
+        print_json({"table": str(table.output), "joined": report.joined, "made": report.made,
+                    "expired": report.expired, "deleted": report.deleted})  # fmt: skip
+
+
 def _cluster(rules: LakeRules) -> ClusterClient:
     from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415
     from skylark.pipelines.options import SourceOptions, load  # noqa: PLC0415

@@ -345,6 +345,42 @@ def _replay_reader(
 
 
 @app.command()
+def forget(
+    *,
+    key: Annotated[str, typer.Option("--key", help="The key of the messages, or their unique key.")],
+    topic: TopicOption,
+    archived: Annotated[str, typer.Option("--archive", help="The table: delta:DIR or iceberg:…")],
+    namesrv: NamesrvOption = None,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Delete old files and versions at once, not after a week.")
+    ] = False,
+) -> None:
+    """Delete the messages of a key from an archive, and tell what the log still holds of them.
+
+    Starts no Spark. Without --vacuum the old files stay until the table is maintained.
+
+    Example: skylark spark forget -n 127.0.0.1:9876 -t orders --key customer-7 --archive delta:lake/raw
+    """
+    spark_jobs.need_extra()
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415
+    from skylark.pipelines.jobs.endpoints import parse_output, table_options  # noqa: PLC0415
+    from skylark.pipelines.lake import erasure, table_sink  # noqa: PLC0415
+
+    output = parse_output(archived)
+    if not output.is_table:
+        raise UsageError(f"invalid --archive {archived}; use delta:DIR or iceberg:NAMESPACE.TABLE")
+    table = table_sink.read_options(table_options(output)).log()
+    rows, files = erasure.erase(table, topic, key)
+    if vacuum:
+        table.expire(0, datetime.now(UTC))
+        table.sweep(0)
+    rest = [] if namesrv is None else erasure.still_in_log(shared_client(namesrv), [topic], key)
+    print_json(erasure.ErasureReport(rows, files, rest))
+
+
+@app.command()
 @tabular
 @grouped
 def sql(

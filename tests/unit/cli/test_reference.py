@@ -18,7 +18,7 @@ ALL = dict(commands(ROOT))
 LEAVES = {name: command for name, command in ALL.items() if not hasattr(command, "commands")}
 WITHOUT_JSON = re.compile(
     r"skylark (console|gateway|demo|serve|tail|tls init|(cluster|store) export|store backup|spark .*|torture|"
-    r"lake (run|verify)|cluster (start|render)|proxy|(bench|plan) .*)"
+    r"lake (run|verify|maintain)|cluster (start|render)|proxy|(bench|plan) .*)"
 )
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from skylark.errors import SettingsError
 from skylark.pipelines.lake.location import open_files
@@ -127,6 +127,25 @@ class DeltaLog:
             retention_hours=older_than_hours, dry_run=dry_run, enforce_retention_duration=False, full=True
         )
 
+    def replace(self, old: Sequence[TableFile], new: Sequence[TableFile]) -> None:
+        table = self._table()
+        # In the log a name may be written with %, as other writers do.
+        names = {unquote(name): name for name in pa.table(table.get_add_actions())["path"].to_pylist()}
+        if gone := [file.path for file in old if file.path not in names]:
+            raise FileNotFoundError(f"{self.where}: {gone[0]} is not in the table any more")
+        is_change = sum(file.rows for file in old) != sum(file.rows for file in new)
+        removals = [
+            RemoveAction(names[file.path], is_change, _now_ms(), file.size, dict(file.partition))
+            for file in old
+        ]
+        additions = [_add_action(file, is_change=is_change) for file in new]
+        append(table, [*removals, *additions], CommitProperties())
+
+    def expire(self, older_than_hours: int, now: datetime) -> None:
+        table = self._table()
+        table.create_checkpoint()
+        table.cleanup_metadata()
+
     def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
         properties = WriterProperties(compression="ZSTD")
         metrics = self._table().optimize.compact(target_size=target_bytes, writer_properties=properties)
@@ -172,7 +191,9 @@ def commit_properties(
     )
 
 
-def append(table: DeltaTable, actions: Sequence[AddAction], properties: CommitProperties) -> None:
+def append(
+    table: DeltaTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
+) -> None:
     """Commit files, or with none only the properties."""
     table.create_write_transaction(
         list(actions),
@@ -195,14 +216,14 @@ def _known(bounds: Mapping[str, Any] | None) -> dict[str, int | str]:
     return found
 
 
-def _add_action(file: TableFile) -> AddAction:
+def _add_action(file: TableFile, *, is_change: bool = True) -> AddAction:
     stats = {"numRecords": file.rows, "minValues": file.minima, "maxValues": file.maxima, "nullCount": {}}
     return AddAction(
         path=file.path,
         size=file.size,
         partition_values=file.partition,
         modification_time=_now_ms(),
-        data_change=True,
+        data_change=is_change,
         stats=msgspec.json.encode(stats).decode(),
     )
 

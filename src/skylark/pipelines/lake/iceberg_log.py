@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
@@ -196,6 +197,25 @@ class IcebergLog:
         for name in [] if dry_run else found:
             self.written.delete(name)
         return found
+
+    def replace(self, old: Sequence[TableFile], new: Sequence[TableFile]) -> None:
+        table = self._table()
+        prefix = f"{table.location()}/"
+        there = {task.file.file_path.removeprefix(prefix): task.file for task in table.scan().plan_files()}
+        if gone := [file.path for file in old if file.path not in there]:
+            raise FileNotFoundError(f"{self.where}: {gone[0]} is not in the table any more")
+        paths = [self._uri(f"{DATA}/{file.path}") for file in new]
+        with table.transaction() as change:
+            made = list(parquet_files_to_data_files(table.io, change.table_metadata, iter(paths)))
+            with change.update_snapshot().overwrite() as snapshot:
+                for file in old:
+                    snapshot.delete_data_file(there[file.path])
+                for each in made:
+                    snapshot.append_data_file(each)
+
+    def expire(self, older_than_hours: int, now: datetime) -> None:
+        limit = now.astimezone(UTC) - timedelta(hours=older_than_hours)
+        self._table().maintenance.expire_snapshots().older_than(limit.replace(tzinfo=None)).commit()
 
     def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
         raise SettingsError("compact", "not supported for Iceberg; use the procedures of your engine")

@@ -278,7 +278,9 @@ def _plain_value(value: Any, kind: pa.DataType) -> int | str | None:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def without_rows(files: FileStore, file: TableFile, dropped: Sequence[int]) -> TableFile:
+def without_rows(
+    files: FileStore, file: TableFile, dropped: Sequence[int], suffix: str = "deduplicated"
+) -> TableFile:
     """Rewrite a file without some rows; the old file is left to the sweep. Raises OSError."""
     with files.input(file.path) as source:
         table = pq.read_table(source)
@@ -286,7 +288,7 @@ def without_rows(files: FileStore, file: TableFile, dropped: Sequence[int]) -> T
     for row in dropped:
         mask[row] = False
     kept = table.filter(pa.array(mask))
-    path = file.path.removesuffix(".parquet") + "-deduplicated.parquet"
+    path = file.path.removesuffix(".parquet") + f"-{suffix}.parquet"
     with files.output(path) as sink:
         pq.write_table(
             kept,

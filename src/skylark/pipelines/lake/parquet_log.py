@@ -117,6 +117,14 @@ class ParquetLog:
         for name in self._manifests():
             yield from self._decoded(name).files
 
+    def replace(self, old: Sequence[TableFile], new: Sequence[TableFile]) -> None:
+        raise SettingsError(
+            "table", "not supported for Parquet, whose readers may have files open; use a Delta table"
+        )
+
+    def expire(self, older_than_hours: int, now: datetime) -> None:
+        """Nothing: it has no versions."""
+
     def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
         raise SettingsError(
             "compact", "not supported for Parquet, whose readers may have files open; use a Delta table"

@@ -76,6 +76,16 @@ class TableLog(Protocol):
     def sweep(self, older_than_hours: int, *, dry_run: bool = False) -> list[str]:
         """Delete uncommitted files older than this; return their names."""
 
+    def replace(self, old: Sequence[TableFile], new: Sequence[TableFile]) -> None:
+        """Replace files by others that hold the same rows, or fewer; all or nothing.
+
+        Raises SettingsError if the table cannot, OSError and the table's errors also if an old file was
+        removed meanwhile.
+        """
+
+    def expire(self, older_than_hours: int, now: datetime) -> None:
+        """Forget versions of the table that are older than this; the sweep then deletes their files."""
+
     def compact(self, target_bytes: int = COMPACT_BYTES) -> dict[str, Any]:
         """Merge small files; return the counts."""
 

@@ -83,6 +83,7 @@ _GAUGES = {
 _TIMES = {
     "committed_at_ms": "Time of the last commit.",
     "complete_at_ms": "The table holds all messages stored before this time.",
+    "maintained_at_ms": "Time of the last maintenance.",
 }
 
 

@@ -9,15 +9,27 @@ from typing import Any, TypeVar
 
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs.endpoints import Output, parse_output
+from skylark.pipelines.lake.upkeep import VACUUM_HOURS, UpkeepRules
 from skylark.pipelines.offsets import split_names, topic_matcher
-from skylark.pipelines.yaml_file import YamlReader
+from skylark.pipelines.yaml_file import LinedMapping, YamlReader
 from skylark.quantities import parse_bytes, parse_duration_ms
 
 T = TypeVar("T")
+N = TypeVar("N", int, None)
 
 TOP = ("namesrv", "group", "tables", "skip")
 NEEDED = ("tables",)
-TABLE_KEYS = ("topics", "to", "delay", "batch", "partition", "columns")
+TABLE_KEYS = (
+    "topics",
+    "to",
+    "delay",
+    "batch",
+    "partition",
+    "columns",
+    "maintain",
+    "keep_days",
+    "vacuum_hours",
+)
 GROUP = "lake"
 DELAY = "30s"
 BATCH = "256MB"
@@ -34,12 +46,17 @@ class LakeTable:
     delay_s: float = parse_duration_ms(DELAY) / 1000
     """Messages are committed this often while there are any."""
     batch_bytes: int = parse_bytes(BATCH)
+    maintain_s: float | None = None
+    """The table is maintained this often."""
+    upkeep: UpkeepRules = field(default_factory=UpkeepRules)
 
     def __post_init__(self) -> None:
         if not self.topics:
             raise SettingsError("topics", "no topics given; use names or patterns, separated by commas")
         if not self.output.is_table:
             raise SettingsError("to", f"invalid table {self.output}; use delta:DIR, parquet:DIR or iceberg:…")
+        if self.output.kind == "parquet" and self.maintain_s is not None:
+            raise SettingsError("maintain", f"not supported for {self.output}; use a Delta or Iceberg table")
 
     def chooses(self, topic: str) -> bool:
         """Return whether it names the topic. Raises SettingsError."""
@@ -102,6 +119,7 @@ def _table(reader: YamlReader, item: Any, line: int) -> LakeTable:
     for needed in ("topics", "to"):
         if not entry.get(needed):
             reader.fail(entry.line, f"a table needs {needed}")
+    every = entry.get("maintain")
     made = _named(
         reader,
         entry.line,
@@ -114,6 +132,11 @@ def _table(reader: YamlReader, item: Any, line: int) -> LakeTable:
             ),
             delay_s=parse_duration_ms(str(entry.get("delay") or DELAY)) / 1000,
             batch_bytes=parse_bytes(str(entry.get("batch") or BATCH)),
+            maintain_s=parse_duration_ms(str(every)) / 1000 if every else None,
+            upkeep=UpkeepRules(
+                keep_days=_count(entry, "keep_days", None),
+                vacuum_hours=_count(entry, "vacuum_hours", VACUUM_HOURS),
+            ),
         ),
     )
     _named(reader, entry.line_of("topics"), lambda: made.chooses(""))
@@ -133,3 +156,12 @@ def _named(reader: YamlReader, line: int, make: Callable[[], T]) -> T:
 def _names(value: Any) -> tuple[str, ...]:
     """A list, or a text with commas."""
     return tuple(str(item) for item in value) if isinstance(value, list) else tuple(split_names(value or ""))
+
+
+def _count(entry: LinedMapping, name: str, otherwise: N) -> int | N:
+    value = entry.get(name)
+    if value is None:
+        return otherwise
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name}: invalid number {value!r}; use a whole number")
+    return value

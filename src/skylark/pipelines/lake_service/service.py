@@ -56,6 +56,8 @@ class LakeService:
         archiver, started = self._archivers[number], self._monotonic()
         try:
             turn = archiver.turn()
+            if not turn.has_more and not turn.is_standby:
+                archiver.maintain_when_due()
         except Exception as error:  # noqa: BLE001 - libraries of stores raise errors of their own kinds
             self._failures[number] += 1
             pause_s = min(2.0 ** self._failures[number], PAUSE_MAX_S)

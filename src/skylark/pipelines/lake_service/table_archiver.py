@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from skylark.errors import NoRoute
@@ -22,6 +23,7 @@ from skylark.pipelines.lake.file_store import FileStore
 from skylark.pipelines.lake.progress import CommitProgress, end_offsets
 from skylark.pipelines.lake.table_commit import commit_batch
 from skylark.pipelines.lake.table_log import PRIVATE, BatchName, TableLog
+from skylark.pipelines.lake.upkeep import UpkeepReport, maintain
 from skylark.pipelines.lake_service.batch_plan import BatchPlan, PlanLog
 from skylark.pipelines.lake_service.engines import Engine, WriteOrder
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
@@ -63,6 +65,12 @@ def query_name(group: str) -> str:
 def open_table(table: LakeTable) -> TableLog:
     """Raises SettingsError."""
     return table_sink.read_options(table_options(table.output)).log()
+
+
+def maintain_table(table: LakeTable) -> UpkeepReport:
+    """Join, order, expire and delete files. Raises SettingsError, OSError and the table's errors."""
+    settings = table_sink.read_options(table_options(table.output))
+    return maintain(settings.log(), settings.file_layout(tuple(COLUMNS)), table.upkeep, datetime.now(UTC))
 
 
 def private_files(log: TableLog, group: str) -> FileStore:
@@ -153,6 +161,16 @@ class TableArchiver:
         write_state(files, self.state)
         return Turn(sum(item.messages for item in newest.ranges()), has_more=not newest.is_complete)
 
+    def maintain_when_due(self) -> None:
+        """Maintain the table if its time has come. Raises as `maintain_table`."""
+        every_s = self.table.maintain_s
+        if every_s is None or _now_ms() - self.state.maintained_at_ms < every_s * 1000:
+            return
+        self._step("maintain")
+        maintain_table(self.table)
+        self.state.maintained_at_ms = _now_ms()
+        write_state(private_files(self._log(), self._rules.group), self.state)
+
     def failed(self, error: Exception) -> None:
         """Record an error for `skylark lake status`, if the store can be written."""
         self.state.errors += 1
@@ -171,10 +189,9 @@ class TableArchiver:
             table_sink.prepare(settings, spark_schema(COLUMNS))
             self._prepared = settings.log()
             before = read_state(private_files(self._prepared, self._rules.group))
-            self.state.complete_at_ms, self.state.committed_at_ms = (
-                before.complete_at_ms,
-                before.committed_at_ms,
-            )
+            self.state.complete_at_ms = before.complete_at_ms
+            self.state.committed_at_ms = before.committed_at_ms
+            self.state.maintained_at_ms = before.maintained_at_ms
         return self._prepared
 
     def _step(self, name: str) -> None:

@@ -25,6 +25,7 @@ class TableState(msgspec.Struct):
     committed_at_ms: int = 0
     complete_at_ms: int = 0
     """The table holds all messages that were stored before this moment."""
+    maintained_at_ms: int = 0
     lost: int = 0
     """Messages that brokers deleted before they were archived."""
     errors: int = 0
