@@ -40,11 +40,19 @@ class S3Server(Server):
         self._running().wait_until(lambda: listens(self.address, 1), "listening", 30)
 
 
+def variables(endpoint: str) -> dict[str, str]:
+    """The usual variables for this server."""
+    return {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+    }
+
+
 def use(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     """Let clients of this process, and of those it starts, use this server by the usual variables."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    for name, value in variables(endpoint).items():
+        monkeypatch.setenv(name, value)

@@ -22,10 +22,15 @@ Fit = Callable[[Any], Any]
 
 
 class JsonBodies:
-    """Decodes bodies to one Arrow type."""
+    """Decodes bodies to one Arrow type.
 
-    def __init__(self, kind: pa.DataType) -> None:
+    `read` makes plain values of a body, as JSON has them; other formats give their own (`body_formats`). It
+    raises ValueError.
+    """
+
+    def __init__(self, kind: pa.DataType, read: Callable[[bytes], Any] = _decode) -> None:
         self._kind = kind
+        self._read = read
         self._fit = _fit(kind)
 
     def decode(self, bodies: pa.Array, unreadable: Flags) -> tuple[pa.Array, Flags]:
@@ -34,7 +39,7 @@ class JsonBodies:
         values: list[Any] = []
         for row, body in enumerate(bodies.to_pylist()):
             try:
-                values.append(None if rejected[row] else self._fit(_decode(body)))
+                values.append(None if rejected[row] else self._fit(self._read(body)))
                 rejected[row] = rejected[row] or values[-1] is None
             except (*UNREADABLE, TypeError, ValueError, OverflowError):
                 values.append(None)
@@ -123,7 +128,7 @@ def _number(value: Any) -> Any:
 def _decimal(value: Any) -> Decimal:
     """Accepts a number or its text, which keeps every digit. Arrow checks the precision."""
     try:
-        return Decimal(value if isinstance(value, str) else str(_number(value)))
+        return Decimal(value if isinstance(value, str | Decimal) else str(_number(value)))
     except InvalidOperation:
         raise ValueError(f"{value!r} is not a number") from None
 

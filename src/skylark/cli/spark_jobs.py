@@ -45,9 +45,12 @@ def _check_rate(text: str | None) -> str | None:
     return text
 
 
+FORMATS = ("json", "text", "csv", "avro", "confluent", "protobuf")
+
+
 def _check_decode(text: str | None) -> str | None:
-    if text not in (None, "json", "text"):
-        raise UsageError(f"invalid --decode {text!r}; choose json or text")
+    if text not in (None, *FORMATS):
+        raise UsageError(f"invalid --decode {text!r}; choose {', '.join(FORMATS)}")
     return text
 
 
@@ -89,11 +92,13 @@ TagsOption = Annotated[str | None, typer.Option("--tags", help="Only these tags:
 Sql92Option = Annotated[
     str | None, typer.Option("--sql92", help="Only messages whose properties match this SQL92 condition.")
 ]
-_DECODE = typer.Option("--decode", callback=_check_decode, help="How to decode bodies: json or text.")
+_DECODE = typer.Option(
+    "--decode", callback=_check_decode, help=f"How to decode bodies: {', '.join(FORMATS)}."
+)
 DecodeOption = Annotated[str, _DECODE]
 DecodeIfOption = Annotated[str | None, _DECODE]
 SchemaOption = Annotated[
-    str, typer.Option("--schema", help="DDL of JSON bodies; auto: inferred from a sample.")
+    str, typer.Option("--schema", help="DDL, auto, an Avro file, a subject, or FILE#MESSAGE.")
 ]
 WhereOption = Annotated[str | None, typer.Option("--where", help="Only rows that match this SQL condition.")]
 RejectsOption = Annotated[

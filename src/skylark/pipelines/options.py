@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from skylark.arrow.body_formats import FORMATS
 from skylark.errors import SettingsError
+from skylark.pipelines.body_schema import BodySchema, find_schema
 from skylark.quantities import parse_bytes, parse_duration_ms, parse_rate
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.fields import check_address
@@ -283,7 +285,7 @@ class SourceOptions:
     )
     body_text: bool = option(FLAG, "false", "both", "Add the column `bodyText`: the body as UTF-8 text.")
     decode: str | None = option(
-        choice("text", "json"),
+        choice(*FORMATS),
         None,
         "both",
         "Decode bodies to the column `value`; invalid bodies go to the column `rejects`.",
@@ -292,7 +294,11 @@ class SourceOptions:
         TEXT,
         "auto",
         "both",
-        "With `decode=json`: DDL of the body's fields, or `auto` to infer it from a sample.",
+        "DDL of the body's fields for `json` and `csv`, `auto` infers those of `json` from a sample; for "
+        "`avro` a file `….avsc` or the schema, for `confluent` the subject, for `protobuf` `FILE#MESSAGE`.",
+    )
+    schema_registry: str | None = option(
+        TEXT, None, "both", "With `decode=confluent`: address of a registry with Confluent's API."
     )
     sample_rows: int = option(COUNT, "1000", "both", "Number of bodies that `auto` samples.")
     mode: str = option(
@@ -328,12 +334,16 @@ class SourceOptions:
     tls_certificate: str | None = tls_certificate()
     tls_key: str | None = tls_key()
     # Not options: what the driver finds, for the tasks.
+    body_schema: BodySchema | None = dataclasses.field(default=None, init=False, repr=False)
     credentials: Credentials | None = dataclasses.field(default=None, init=False, repr=False)
     tls_settings: ClientTlsSettings | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "credentials", client_credentials(self))
         object.__setattr__(self, "tls_settings", client_tls_settings(self))
+        if self.decode is not None:
+            found = find_schema(self.decode, self.decode_schema, self.schema_registry)
+            object.__setattr__(self, "body_schema", found)
         if (self.namesrv is None) == (self.path is None):
             raise SettingsError("namesrv", "set either namesrv (host:port) or path (a store directory)")
         if not self.topic:

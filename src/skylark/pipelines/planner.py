@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from skylark.arrow.body_formats import csv_format
 from skylark.arrow.columns import BODY_TEXT, REJECTS, VALUE
 from skylark.arrow.json_bodies import JsonBodies
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
@@ -485,11 +486,10 @@ def read_ranges(
 
     settle_worker()
     origin, losses = open_source(options), LossPolicy(options)
-    is_json = options.decode == "json" and VALUE in schema.names
     decoder = Decoder(
         schema,
         wanted_tags=_wanted_tags(options, tags),
-        json=JsonBodies(schema.field(VALUE).type) if is_json else None,
+        json=decoder_of(options, schema),
         check_crc=options.check_crc,
         on_bad=losses.damaged,
     )
@@ -515,7 +515,7 @@ def read_archived(
     derived = [name for name in schema.names if name not in COLUMNS]
     needed = [*(name for name in schema.names if name in COLUMNS), *(["body"] if derived else [])]
     needed += ["tags"] if wanted is not None else []
-    json = JsonBodies(schema.field(VALUE).type) if options.decode == "json" and VALUE in derived else None
+    json = decoder_of(options, schema)
     files = open_files(options.history.split(":", 1)[1])
     for batch in read_history(files, task, list(dict.fromkeys(needed))):
         if wanted is not None:
@@ -527,6 +527,20 @@ def read_archived(
             columns[VALUE], rejected = decode_bodies(bodies, np.zeros(len(bodies), np.bool_), json)
             columns[REJECTS] = rejected_bodies(bodies, rejected)
         yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def decoder_of(options: SourceOptions, schema: pa.Schema) -> JsonBodies | None:
+    """What makes the column `value`; None if it is text, or not read."""
+    if options.decode in (None, "text") or VALUE not in schema.names:
+        return None
+    kind = schema.field(VALUE).type
+    if options.decode == "csv":
+        return JsonBodies(kind, csv_format(kind).read)
+    return (
+        JsonBodies(kind)
+        if options.body_schema is None
+        else JsonBodies(kind, options.body_schema.format().read)
+    )
 
 
 def _wanted_tags(options: SourceOptions, tags: frozenset[str] | None) -> frozenset[str] | None:

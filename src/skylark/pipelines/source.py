@@ -92,8 +92,13 @@ class RocketMQSource(DataSource):
         if options.mode == "ranges":
             return spark_schema(RANGE_COLUMNS)
         schema = spark_schema(_known_columns(options))
-        if options.decode != "json":
+        if options.decode in (None, "text"):
             return schema
+        if options.body_schema is not None:
+            from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415  slow to import
+
+            value_type = from_arrow_type(options.body_schema.format().kind)
+            return StructType([*schema.fields[:-1], StructField(VALUE, value_type), schema.fields[-1]])
         if options.decode_schema not in (None, "auto"):
             # Only the JVM parses DDL.
             columns = [
@@ -154,7 +159,7 @@ def _checked_options(given: Any, schema: StructType) -> SourceOptions:
             raise SettingsError("schema", f"columns of mode=ranges are fixed: {', '.join(RANGE_COLUMNS)}")
         return options
     known = {**_known_columns(options), BODY_TEXT: StringType()}
-    check_schema(schema, known, free=[VALUE] if options.decode == "json" else [])
+    check_schema(schema, known, free=[VALUE] if options.decode not in (None, "text") else [])
     return options
 
 

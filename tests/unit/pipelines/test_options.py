@@ -39,7 +39,7 @@ def test_names_are_read_as_spark_spells_them() -> None:
         ({**GOOD, "pollInterval": "5"}, "invalid duration '5'"),
         ({**GOOD, "maxBytesPerTrigger": "many"}, "invalid size 'many'"),
         ({**GOOD, "failOnDataLoss": "perhaps"}, "use true or false"),
-        ({**GOOD, "decode": "avro"}, "choose text or json"),
+        ({**GOOD, "decode": "xml"}, "choose text or json"),
         ({**GOOD, "startingOffsets": "group"}, "needs groupId"),
         ({**GOOD, "tags": "a", "sql92": "b = 1"}, "either tags or sql92"),
         ({"path": "/data", "topic": "t", "sql92": "b = 1"}, "not supported with path"),

@@ -99,7 +99,7 @@ def agg(
     if decode is None:
         df = observe_source(source.read_stream(spark))
     else:
-        decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
+        decoding = {"decode": decode, **({"decodeSchema": schema} if decode != "text" else {})}
         df = decoded_rows(observe_decoded(source.read_stream(spark, **decoding)))
     totals = transform(df, window=window, by=by, metrics=metrics, is_observed=True)
     writer = write_stream(observe_rows(totals, ROWS), output, source.namesrv, job).outputMode("append")

@@ -84,7 +84,7 @@ def etl(
         query: check_progress(source, where_to, queries.checkpoint_of(state, query), name)
         for query, (where_to, name) in outputs.items()
     }
-    decoding = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})}
+    decoding = {"decode": decode, **({"decodeSchema": schema} if decode != "text" else {})}
     df = source.read_stream(spark, **decoding)
     passed = observe_rows(transform(observe_decoded(df), where=where), PASSED)
     selected = passed.selectExpr(*select) if select else passed

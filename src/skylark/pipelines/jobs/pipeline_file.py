@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from skylark.arrow.body_formats import FORMATS
 from skylark.errors import BadSettingsFile
 from skylark.model.names import topic_name_error
 from skylark.pipelines.yaml_file import LinedMapping, YamlReader, hint, kind_of
@@ -122,10 +123,10 @@ def _steps(reader: YamlReader, top: LinedMapping) -> list[PipelineStep]:
     for number, item in enumerate(_list(reader, top, "steps")):
         kind, value, line = reader.one_of(item, STEPS, "step", top.line_of("steps"))
         if kind == "decode":
-            value = reader.mapping(value, "decode", line, ("format", "schema", "on_error"))
+            value = reader.mapping(value, "decode", line, ("format", "schema", "registry", "on_error"))
             if number:
                 reader.fail(line, "decode must be the first step, as it needs the original body")
-            _choice(reader, value, "format", ("json", "text"))
+            _choice(reader, value, "format", FORMATS)
             _choice(reader, value, "on_error", ON_ERROR)
             if value.get("on_error") == "rejects":
                 _need_rejects(reader, top, value.line_of("on_error"), "on_error: drop")

@@ -134,7 +134,10 @@ def decoding(pipeline: PipelineFile) -> dict[str, str]:
             pipeline.fail(first.value.line_of("schema"), f"no such file: {path}")
         schema = " ".join(path.read_text().split())
     kind = str(first.value.get("format", "json"))
-    return {"decode": kind, **({"decodeSchema": schema} if kind == "json" else {})}
+    if kind in ("avro", "protobuf") and not schema.startswith("{"):
+        schema = str(_beside(pipeline, schema))
+    registry = {"schemaRegistry": str(first.value["registry"])} if "registry" in first.value else {}
+    return {"decode": kind, **({"decodeSchema": schema} if kind != "text" else {}), **registry}
 
 
 def transform(spark: SparkSession, df: DataFrame, pipeline: PipelineFile) -> Flow:

@@ -32,7 +32,7 @@ def query(
     """
     views = _views(source)
     for name, each in views.items():
-        more = {"decode": decode, **({"decodeSchema": schema} if decode == "json" else {})} if decode else {}
+        more = {"decode": decode, **({"decodeSchema": schema} if decode != "text" else {})} if decode else {}
         each.read(spark, pushdown="true", bodyText="true", **more).createOrReplaceTempView(f"`{name}`")
     for name, archive in (archives or {}).items():
         read_archive(spark, archive, None, ReplayRange()).createOrReplaceTempView(f"`{name}`")

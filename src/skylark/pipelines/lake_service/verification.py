@@ -49,10 +49,7 @@ def compare(
     Rows of other queues, and those before `lows`, are checked for repetition only. Takes 12 bytes of memory
     for each message. Raises RocketMQError, OSError.
     """
-    schema = table_columns(arrow_schema(columns_schema([*PLACE, "body"])))
-    table = _sums(
-        batch for file in log.files() for batch in read_file(log.store, file.path, file.partition, schema)
-    )
+    schema, table = _schema(), table_sums(log)
     found = TableDifference(in_table=sum(len(offsets) for offsets, _ in table.values()))
     for queue, (offsets, _) in sorted(table.items()):
         repeated = offsets[1:][np.diff(offsets) == 0]
@@ -65,6 +62,18 @@ def compare(
             stored = _sums(read_ranges(options, [wanted], schema)).get(queue)
             _compare_queue(found, wanted, stored, table.get(queue))
     return found
+
+
+def table_sums(log: TableLog) -> Sums:
+    """Offsets and CRCs of a table. Raises OSError and the table's errors."""
+    schema = _schema()
+    return _sums(
+        batch for file in log.files() for batch in read_file(log.store, file.path, file.partition, schema)
+    )
+
+
+def _schema() -> pa.Schema:
+    return table_columns(arrow_schema(columns_schema([*PLACE, "body"])))
 
 
 def _compare_queue(

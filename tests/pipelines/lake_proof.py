@@ -1,0 +1,273 @@
+"""Messages of mixed topics through `skylark lake` into an S3 server, while everything is killed at random.
+
+Broker, S3 server, the processes of the lake and the whole lake are killed with SIGKILL and started again.
+The broker deletes its log as soon as it is archived. In the end every acknowledged message is in the table
+under its offset, once, with the CRC of its body, and no offset is missing.
+
+    python -m tests.pipelines.lake_proof --messages 20000000     # hours
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from skylark import Message, Producer, SendReceipt
+from skylark.errors import RocketMQError
+from skylark.pipelines.jobs.endpoints import parse_output
+from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
+from skylark.pipelines.lake_service.table_archiver import committed_offsets, open_table
+from skylark.pipelines.lake_service.verification import table_sums
+from skylark.processes import Server
+from skylark.protocol.bodies import MessageQueue
+from tests.interop.servers import Servers
+from tests.support.pipeline_cluster import PipelineCluster
+from tests.support.s3_server import BUCKET, S3Server, variables
+
+GROUP = "lake"
+IN_FLIGHT = 2000
+BODY_BYTES_MAX = 600
+DELAY = "500ms"
+CATCH_UP_S = 900.0
+SETTINGS: dict[str, str | int] = {
+    "archiveGroup": GROUP,
+    "fileReservedTime": 0,
+    "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+    "cleanResourceFirstDelay": 1000,
+    "cleanResourceInterval": 1000,
+}
+
+
+class LakeProcess(Server):
+    """`skylark lake run` with its rule file."""
+
+    title = "lake"
+
+    def __init__(self, home: Path, rules: Path, environment: dict[str, str]) -> None:
+        from skylark.processes import PortReservation
+
+        super().__init__(home, PortReservation(0))
+        self._rules = rules
+        self._variables = environment
+
+    def command(self, start: int) -> list[str]:
+        port = self.address.rpartition(":")[2]
+        words = ["lake", "run", str(self._rules), "--workers", "2", "--metrics-port", port]
+        return [sys.executable, "-m", "skylark", *words]
+
+    def environment(self) -> dict[str, str]:
+        return self._variables
+
+    def wait_until_serving(self) -> None:
+        """Not needed: it works when it works."""
+
+    def children(self) -> list[int]:
+        """The processes that archive."""
+        pid = self._running().pid
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+class Ledger:
+    """What was acknowledged: the CRC of the body at each offset of each queue."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[MessageQueue, list[tuple[int, int]]] = {}
+        self.acknowledged = 0
+        self.failed = 0
+
+    def note(self, outcome: Future[SendReceipt], crc: int) -> None:
+        with self._lock:
+            if outcome.exception() is not None:
+                self.failed += 1  # it may be stored all the same
+                return
+            receipt = outcome.result()
+            self._parts.setdefault(receipt.queue, []).append((receipt.queue_offset, crc))
+            self.acknowledged += 1
+
+    def sums(self) -> dict[MessageQueue, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]]:
+        return {
+            queue: (
+                np.array([at for at, _ in pairs], np.int64),
+                np.array([crc for _, crc in pairs], np.uint32),
+            )
+            for queue, pairs in self._parts.items()
+        }
+
+
+def send_all(namesrv: str, topics: Sequence[str], count: int, ledger: Ledger, seed: int) -> None:
+    """Send from one thread; a message that fails is counted and left out of the ledger."""
+    chance, filler = random.Random(seed), bytes(range(256)) * 4
+    room = threading.Semaphore(IN_FLIGHT)
+    with Producer(namesrv=namesrv, group="proof") as producer:
+        for number in range(count):
+            body = b"%d " % number + filler[: chance.randrange(BODY_BYTES_MAX)]
+            room.acquire()
+            crc = zlib.crc32(body)
+
+            def done(outcome: Future[SendReceipt], crc: int = crc) -> None:
+                ledger.note(outcome, crc)
+                room.release()
+
+            while True:
+                try:
+                    sent = producer.submit(Message(chance.choice(topics), body), timeout_ms=30_000)
+                    break
+                except RocketMQError:
+                    time.sleep(0.2)  # the broker is away
+            sent.add_done_callback(done)
+        for _ in range(IN_FLIGHT):
+            room.acquire()
+
+
+def torment(
+    stop: threading.Event,
+    chance: random.Random,
+    victims: Sequence[Callable[[], None]],
+    pause_s: float,
+    counts: list[int],
+) -> None:
+    """Kill one of the victims, again and again."""
+    while not stop.wait(chance.uniform(0.3, 1.7) * pause_s):
+        number = chance.randrange(len(victims))
+        victims[number]()
+        counts[number] += 1
+
+
+def faults_of(rules: LakeRules, ledger: Ledger) -> tuple[list[str], int]:
+    """What is wrong with the tables, and how many rows they have."""
+    faults, rows = [], 0
+    known = ledger.sums()
+    for table in rules.tables:
+        log = open_table(table)
+        ends, _ = committed_offsets(log, rules.group)
+        found = table_sums(log)
+        rows += sum(len(offsets) for offsets, _ in found.values())
+        for queue, end in ends.items():
+            offsets = found[queue][0] if queue in found else np.zeros(0, np.int64)
+            if not np.array_equal(offsets, np.arange(end)):
+                faults.append(f"{queue}: {len(offsets)} rows, not one for each offset below {end}")
+        for queue, (offsets, sums) in known.items():
+            if rules.table_of(queue.topic) is not table:
+                continue
+            kept = found[queue][1] if queue in found else np.zeros(0, np.uint32)
+            if len(offsets) and (offsets.max() >= len(kept) or (kept[offsets] != sums).any()):
+                faults.append(f"{queue}: an acknowledged message is missing or has another body")
+    return faults, rows
+
+
+def prove(home: Path, *, messages: int, topics: int, pause_s: float, seed: int) -> dict[str, object]:
+    """Run the whole; returns what happened. `faults` is empty if everything was as promised."""
+    names = [f"proof_{number}" for number in range(topics)]
+    chance, ledger, stop = random.Random(seed), Ledger(), threading.Event()
+    counts = [0, 0, 0, 0]
+    with S3Server(home / "s3") as store, PipelineCluster(home / "cluster", SETTINGS) as cluster:
+        os.environ.update(variables(store.endpoint))
+        for name in names:
+            cluster.create_topic(name, 2)
+        rules_file = home / "lake.yml"
+        rules_file.write_text(
+            f"namesrv: {cluster.namesrv}\ngroup: {GROUP}\ntables:\n"
+            f"  - topics: {names[0]}\n    to: delta:s3://{BUCKET}/large\n    delay: {DELAY}\n"
+            "    maintain: 10s\n"
+            f"  - topics: proof_.*\n    to: delta:s3://{BUCKET}/small\n    delay: {DELAY}\n"
+            "    partition: dt\n"
+        )
+        lake = LakeProcess(home / "lake", rules_file, dict(os.environ))
+        rules = LakeRules(
+            namesrv=cluster.namesrv,
+            group=GROUP,
+            tables=[
+                LakeTable(topics=(names[0],), output=parse_output(f"delta:s3://{BUCKET}/large")),
+                LakeTable(topics=("proof_.*",), output=parse_output(f"delta:s3://{BUCKET}/small")),
+            ],
+        )
+
+        def again(server: Server | Servers) -> Callable[[], None]:
+            def kill() -> None:
+                server.kill()
+                time.sleep(chance.uniform(0, 1))
+                server.start()
+
+            return kill
+
+        def kill_worker() -> None:
+            if children := lake.children():
+                os.kill(chance.choice(children), signal.SIGKILL)
+
+        started = time.monotonic()
+        with lake:
+            victims = [again(cluster.servers), again(store), again(lake), kill_worker]
+            killer = threading.Thread(target=torment, args=(stop, chance, victims, pause_s, counts))
+            killer.start()
+            try:
+                send_all(cluster.namesrv, names, messages, ledger, seed)
+            finally:
+                stop.set()
+                killer.join()
+            seconds = time.monotonic() - started
+            wait_until_complete(cluster, rules, names)
+        faults, rows = faults_of(rules, ledger)
+        queues = [queue for name in names for queue in cluster.wire.queues(name)]
+        deleted = sum(cluster.wire.min_offsets(queues).values())
+    return {
+        "messages": messages,
+        "acknowledged": ledger.acknowledged,
+        "unacknowledged": ledger.failed,
+        "rows": rows,
+        "deleted_from_log": deleted,
+        "kills": dict(zip(("broker", "s3", "lake", "worker"), counts, strict=True)),
+        "seconds": round(seconds, 1),
+        "faults": faults,
+    }
+
+
+def wait_until_complete(cluster: PipelineCluster, rules: LakeRules, names: Sequence[str]) -> None:
+    """Raises AssertionError if the lake does not catch up."""
+    deadline = time.monotonic() + CATCH_UP_S
+    while True:
+        ends = cluster.wire.max_offsets([queue for name in names for queue in cluster.wire.queues(name)])
+        held = {
+            queue: at
+            for table in rules.tables
+            for queue, at in committed_offsets(open_table(table), rules.group)[0].items()
+        }
+        if all(held.get(queue, 0) == end for queue, end in ends.items()):
+            return
+        assert time.monotonic() < deadline, "the lake does not catch up"
+        time.sleep(0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--topics", type=int, default=12)
+    parser.add_argument("--pause", type=float, default=5.0, help="Mean seconds between two kills.")
+    parser.add_argument("--seed", type=int, default=round(time.time()))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lake-proof-") as home:
+        report = prove(
+            Path(home), messages=given.messages, topics=given.topics, pause_s=given.pause, seed=given.seed
+        )
+    sys.stdout.write(json.dumps({"seed": given.seed, **report}, indent=2) + "\n")
+    sys.exit(1 if report["faults"] else 0)
+
+
+if __name__ == "__main__":
+    main()
