@@ -28,6 +28,7 @@ from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import BODY_MEMBER, Buffer, RemotingCommand
 from skylark.protocol.connection import HOT_REQUESTS
 from skylark.protocol.requests import REQUESTS
+from skylark.protocol.requests.pop import BatchAck, BatchAckBody
 from skylark.protocol.signature import Signer
 from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.settings.credentials import Credentials
@@ -43,6 +44,7 @@ BODIES: dict[int, object] = {
     RequestCode.HEART_BEAT: HeartbeatData(
         "id", consumer_data_set=[ConsumerData("g", subscription_data_set=[SubscriptionData(topic="t")])]
     ),
+    RequestCode.BATCH_ACK_MESSAGE: BatchAckBody(acks=[BatchAck(group="g", topic="t", bits="AQ==")]),
     RequestCode.LOCK_BATCH_MQ: LockRequest(
         consumer_group="g", client_id="id", mq_set=[MessageQueue("t", "b", 0)]
     ),
@@ -76,6 +78,7 @@ OPEN_IN_ROCKETMQ = {
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
     RequestCode.SET_COMMITLOG_READ_MODE,
     RequestCode.POP_ROLLBACK,
+    RequestCode.BATCH_ACK_MESSAGE,
 }
 """What RocketMQ 5.3.3 serves to every user and Skylark does not."""
 NOT_COMPARED = {

@@ -120,8 +120,6 @@ class Connection(Generic[W]):
         self._typed = typed
         self.admits: Callable[[list[TypedCommand[SignedSend]]], list[bool]] | None = None
         """Set by a server with a gate: returns which signed sends are allowed without further checks."""
-        self._unchecked: list[tuple[int, memoryview]] = []
-        """Of the signed sends of this read: their place among its commands, and their header."""
         self.has_undecided = False
         """Whether the last `receive` returned requests that `admits` has not accepted, or replies."""
         self._partial = bytearray()
@@ -153,12 +151,12 @@ class Connection(Generic[W]):
             self._partial = bytearray()
         commands: list[Command] = []
         try:
-            position = self._decode_frames(buffer, commands)
+            position = self._decode_frames(buffer, commands, self._hot_decoders)
         except RemoteProtocolError as error:
             self.failure = error
             position = len(buffer)
-        if self._unchecked:
-            self._check_sends(commands)
+        if self.admits is not None:
+            self._check_sends(buffer, commands, self.admits)
         if position < len(buffer) and self.failure is None:
             self._partial = bytearray(memoryview(buffer)[position:])
         return commands
@@ -170,7 +168,7 @@ class Connection(Generic[W]):
         """
         commands: list[Command] = []
         try:
-            return commands, self._decode_frames(data, commands)
+            return commands, self._decode_frames(data, commands, self._hot_decoders)
         except RemoteProtocolError as error:
             self.failure = error
             return commands, len(data)
@@ -180,14 +178,21 @@ class Connection(Generic[W]):
         """Length of the partial frame, or of its prefix while the length is unknown."""
         return self._partial_bytes_needed or PREFIX_BYTES
 
-    def _decode_frames(self, buffer: bytes | bytearray | memoryview, commands: list[Command]) -> int:
+    @property
+    def _hot_decoders(self) -> Mapping[bytes, _HotDecoder]:
+        return _SIGNED_DECODERS if self.admits is not None else _HOT_DECODERS if self._typed else {}
+
+    def _decode_frames(
+        self,
+        buffer: bytes | bytearray | memoryview,
+        commands: list[Command],
+        hot_decoders: Mapping[bytes, _HotDecoder],
+    ) -> int:
         """Decode all complete frames; return the start of the partial one. Raises RemoteProtocolError."""
         view = memoryview(buffer)
         end = len(buffer)
         start = 0
-        is_gated = self.admits is not None
         self.has_undecided = False
-        hot_decoders = _SIGNED_DECODERS if is_gated else _HOT_DECODERS if self._typed else {}
         header_bytes_max = self.limits.header_bytes_max
         rest_bytes_max = self.limits.frame_bytes_max - PREFIX_BYTES
         while end - start >= PREFIX_BYTES:
@@ -219,8 +224,6 @@ class Connection(Generic[W]):
                 command = self._decode_any(word >> 24, header)
             if header_end < frame_end:
                 command.body = view[header_end:frame_end]
-            if is_gated and isinstance(command, TypedCommand):
-                self._unchecked.append((len(commands), header))
             commands.append(command)
             start = frame_end
         if end - start >= LENGTH_BYTES:
@@ -230,25 +233,30 @@ class Connection(Generic[W]):
         self._partial_bytes_needed = 0
         return start
 
-    def _check_sends(self, commands: list[Command]) -> None:
+    def _check_sends(
+        self,
+        buffer: bytes | bytearray,
+        commands: list[Command],
+        admits: Callable[[list[TypedCommand[Any]]], list[bool]],
+    ) -> None:
         """Replace signed sends that are not admitted by their general form, which has all ext fields."""
-        assert self.admits is not None
-        unchecked, self._unchecked = self._unchecked, []
-        sends = cast("list[TypedCommand[SignedSend]]", [commands[place] for place, _ in unchecked])
-        verdicts = self.admits(sends)
+        sends = cast("list[TypedCommand[Any]]", commands)
+        if self.has_undecided:
+            sends = [command for command in commands if isinstance(command, TypedCommand)]
+        verdicts = admits(sends) if sends else []
         if all(verdicts):
             return
-        for is_admitted, (place, header) in zip(verdicts, unchecked, strict=True):
-            if is_admitted:
-                continue
-            try:
-                command = self._decode_any(Encoding.JSON, header)
-            except RemoteProtocolError as error:
-                self.failure = error
-                del commands[place:]
-                return
-            command.body = commands[place].body
-            commands[place] = command
+        # Rare enough to decode the whole read again.
+        general: list[Command] = []
+        try:
+            self._decode_frames(buffer, general, {})
+        except RemoteProtocolError as error:
+            self.failure = error
+        refused = {id(send) for send, is_admitted in zip(sends, verdicts, strict=True) if not is_admitted}
+        commands[:] = [
+            other if id(command) in refused else command
+            for command, other in zip(commands, general, strict=False)
+        ]
 
     def _broken(self, frame_bytes: int, header_bytes: int) -> RemoteProtocolError:
         if frame_bytes + LENGTH_BYTES > self.limits.frame_bytes_max:
