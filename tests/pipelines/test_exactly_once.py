@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -49,14 +50,17 @@ class Fuse:
         """Whether the broker still gets the last request."""
 
 
+T = TypeVar("T")
+
+
 class MortalConnection(BlockingConnection):
     def __init__(self, address: str, fuse: Fuse) -> None:
         super().__init__(address)
         self._fuse = fuse
 
     def ask_many(
-        self, requests: Sequence[FramedRequest[object]], *, timeout_s: float = 30
-    ) -> list[PendingReply[object]]:
+        self, requests: Sequence[FramedRequest[T]], *, timeout_s: float = 30
+    ) -> list[PendingReply[T]]:
         self._fuse.left -= len(requests)
         if self._fuse.left < 0:
             if self._fuse.is_heard and self._fuse.left == -1:
