@@ -19,9 +19,10 @@ from tests.support.signals import heeded
 # Seeds whose plans hold what matters most to the mode, and all kinds of faults together; about three minutes.
 RUNS = {
     "async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "failover": 1,
+    "failover-etcd": 1,
     "delay": 165, "pop": 165,
 }  # fmt: skip
-MINUTES = dict.fromkeys(RUNS, 0.5) | {"failover": 2.0}
+MINUTES = dict.fromkeys(RUNS, 0.5) | {"failover": 2.0, "failover-etcd": 2.0}
 TIMEOUT_S = 400
 COMMAND = [sys.executable, "-m", "skylark", "torture"]
 

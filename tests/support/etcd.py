@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from skylark.cluster.etcd_member import PROGRAM, EtcdMember
+from skylark.controller.etcd_member import PROGRAM, EtcdMember
 from skylark.processes import PortReservation, Server
 from tests.support.java import missing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -55,8 +56,8 @@ def torture(
         typer.Option(
             "--mode",
             "-m",
-            help="async, sync, sync-master, transactions, orderly, failover, delay or pop; "
-            "repeatable; default: all in turn.",
+            help="async, sync, sync-master, transactions, orderly, failover, failover-etcd, delay or pop; "
+            "repeatable; default: all in turn but failover-etcd.",
         ),
     ] = None,
     minutes: Annotated[
@@ -126,12 +127,15 @@ def _secured(directory: Path) -> dict[str, str]:
 
 def _modes(given: list[str] | None) -> list[str]:
     """The modes in the given order, without duplicates. Raises UsageError."""
+    from skylark.controller.etcd_member import PROGRAM  # noqa: PLC0415
     from skylark.torture.plan import MODES  # noqa: PLC0415
 
     for name in given or ():
         if name not in MODES:
             raise UsageError(f"invalid --mode {name!r}; choose {', '.join(MODES)}")
-    return list(dict.fromkeys(given or MODES))
+        if MODES[name].needs_etcd and shutil.which(PROGRAM) is None:
+            raise UsageError(f"--mode {name} needs etcd, which is not installed; apt-get install etcd-server")
+    return list(dict.fromkeys(given or (name for name, mode in MODES.items() if not mode.needs_etcd)))
 
 
 def _run(wanted: TortureOptions, mode: str, screen: Screen, *, quiet: bool) -> TortureReport:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from skylark.cluster.etcd_member import ETCD_PORTS, MEMBERS
+from skylark.controller.etcd_member import ETCD_PORTS, MEMBERS
 from skylark.errors import SettingsError
 from skylark.settings.properties import write_properties
 

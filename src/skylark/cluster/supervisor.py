@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from skylark.atomic_file import load_file, write_file
-from skylark.cluster.etcd_member import PROGRAM, EtcdMember
 from skylark.cluster.layout import ClusterNode, NodeKind
+from skylark.controller.etcd_member import PROGRAM, EtcdMember
 from skylark.errors import SettingsError
 from skylark.processes import GroupProcess, ProcessFailed, listens, python_command
 

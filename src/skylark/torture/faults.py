@@ -9,7 +9,7 @@ import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from skylark.processes import HOST
@@ -37,7 +37,9 @@ class Targets:
     slowness_ms: list[Knob]
     """One knob per member."""
     clock: FakeClock | None = None
-    controller: Process | None = None
+    controllers: list[Process] = field(default_factory=list)
+    etcds: list[Process] = field(default_factory=list)
+    """The members of an etcd."""
 
     @property
     def nodes(self) -> list[TortureNode]:
@@ -326,9 +328,12 @@ def cutting_replica(words: str, proxies: Callable[[ReplicaNode], list[Proxy]]) -
 async def lose_controllers_words(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """One way: the controller hears the master, which does not hear the controller."""
     node = (await _group(targets, chance)).master
-    with _conditioned(node.controller_proxy, LinkState(lost=Direction.REPLIES)):
+    with contextlib.ExitStack() as stack:
+        for proxy in node.controller_proxies:
+            stack.enter_context(_conditioned(proxy, LinkState(lost=Direction.REPLIES)))
         yield f"lose what the controller says to {node.label}"
-        node.controller_proxy.cut()
+        for proxy in node.controller_proxies:
+            proxy.cut()
 
 
 @asynccontextmanager
@@ -341,8 +346,24 @@ async def lose_disk(targets: Targets, chance: random.Random) -> AsyncIterator[st
 
 
 def _controller(targets: Targets, chance: random.Random) -> Process:
-    assert targets.controller is not None
-    return targets.controller
+    return chance.choice(targets.controllers)
+
+
+def _etcd(targets: Targets, chance: random.Random) -> Process:
+    return chance.choice(targets.etcds)
+
+
+@asynccontextmanager
+async def lose_majority(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """Masters go on; nobody can be elected, and no set can change."""
+    frozen = chance.sample(targets.etcds, len(targets.etcds) // 2 + 1)
+    for process in frozen:
+        process.signal(signal.SIGSTOP)
+    try:
+        yield f"freeze {' and '.join(process.name for process in frozen)}"
+    finally:
+        for process in frozen:
+            process.signal(signal.SIGCONT)
 
 
 SERVER_FAULTS: dict[str, Fault] = {
@@ -373,13 +394,18 @@ GROUP_FAULTS: dict[str, Fault] = {
     "freeze-follower": freezing_replica("freeze the follower", _follower),
     "lose-follower": lose_disk,
     "cut-followers": cutting_replica("cut the followers from", lambda node: [node.link_proxy]),
-    "cut-controller": cutting_replica("cut the controller from", lambda node: [node.controller_proxy]),
+    "cut-controller": cutting_replica("cut the controller from", lambda node: node.controller_proxies),
     "cut-both": cutting_replica(
-        "cut followers and controller from", lambda node: [node.link_proxy, node.controller_proxy]
+        "cut followers and controller from", lambda node: [node.link_proxy, *node.controller_proxies]
     ),
     "deafen-elected": lose_controllers_words,
     "kill-controller": killing(_controller),
     "freeze-controller": freezing(_controller),
+}
+ETCD_FAULTS: dict[str, Fault] = {
+    "kill-etcd": killing(_etcd),
+    "freeze-etcd": freezing(_etcd),
+    "lose-majority": lose_majority,
 }
 CLIENT_FAULTS: dict[str, Fault] = {
     "kill-member": killing(_member),
@@ -397,7 +423,7 @@ CLIENT_FAULTS: dict[str, Fault] = {
     "half-open": forget_connections,
     "flood": flood,
 }
-ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **GROUP_FAULTS, **CLIENT_FAULTS}
+ALL_FAULTS = {**SERVER_FAULTS, **REPLICA_FAULTS, **GROUP_FAULTS, **ETCD_FAULTS, **CLIENT_FAULTS}
 
 
 # --- Common parts ---

@@ -15,6 +15,7 @@ from skylark.torture.faults import (
     ALL_FAULTS,
     CLIENT_FAULTS,
     CLOCK_FAULT,
+    ETCD_FAULTS,
     GROUP_FAULTS,
     REPLICA_FAULTS,
     SERVER_FAULTS,
@@ -37,9 +38,15 @@ class Mode:
     with_slaves: bool = False
     with_controller: bool = False
     """Two replicas of each broker, of which a controller chooses the master."""
+    controllers: int = 1
+    """More than one share their state in an etcd of three members."""
     brokers: int = 2
     server_faults: tuple[str, ...] = SERVERS
     client_faults: tuple[str, ...] = tuple(CLIENT_FAULTS)
+
+    @property
+    def needs_etcd(self) -> bool:
+        return self.controllers > 1
 
     @property
     def stored_once(self) -> bool:
@@ -55,6 +62,12 @@ MODES = {
     "orderly": Mode(ordered=True),
     "failover": Mode(
         ordered=True, with_controller=True, server_faults=(*GROUP_FAULTS, "kill-namesrv", "slow-disk")
+    ),
+    "failover-etcd": Mode(
+        ordered=True,
+        with_controller=True,
+        controllers=3,
+        server_faults=(*GROUP_FAULTS, *ETCD_FAULTS, "kill-namesrv", "slow-disk"),
     ),
     # Delays depend on the wall clock: a jump would end them early.
     "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),

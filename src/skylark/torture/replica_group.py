@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.errors import RocketMQError
@@ -30,18 +31,18 @@ BECAME_MASTER = "became the master epoch="
 class ReplicaNode(TortureNode):
     """A broker that reaches its controller, and the other replicas it, through proxies."""
 
-    def __init__(self, label: str, name: str, settings: ClusterSettings, controller_port: int) -> None:
-        """Raises OSError without free ports."""
+    def __init__(self, label: str, name: str, settings: ClusterSettings, controllers: Sequence[int]) -> None:
+        """`controllers` are their ports. Raises OSError without free ports."""
         super().__init__(label, name, settings)
         self.fast_proxy = Proxy((HOST, self.port - FAST_PORT_DISTANCE), settings.chance)
-        self.controller_proxy = Proxy((HOST, controller_port), settings.chance)
-        self._controller_front = free_ports()
+        self.controller_proxies = [Proxy((HOST, port), settings.chance) for port in controllers]
+        self._controller_fronts = [free_ports() for _ in controllers]
         self._be(
             {
                 "brokerId": "-1",
                 "brokerIP2": CLIENT_HOST,
                 "enableControllerMode": "true",
-                "controllerAddr": f"{HOST}:{self._controller_front}",
+                "controllerAddr": ";".join(f"{HOST}:{port}" for port in self._controller_fronts),
                 "slaveTimeout": "3000",
                 "haFlowControlEnable": "true",
                 "maxHaTransferByteInSecond": LINK_BYTES_PER_S,
@@ -51,12 +52,14 @@ class ReplicaNode(TortureNode):
     async def open_network(self) -> None:
         await super().open_network()
         await self.fast_proxy.start(CLIENT_HOST, self.port - FAST_PORT_DISTANCE)
-        await self.controller_proxy.start(HOST, self._controller_front)
+        for proxy, port in zip(self.controller_proxies, self._controller_fronts, strict=True):
+            await proxy.start(HOST, port)
 
     async def close(self) -> None:
         await super().close()
         await self.fast_proxy.stop()
-        await self.controller_proxy.stop()
+        for proxy in self.controller_proxies:
+            await proxy.stop()
 
     def epochs(self) -> list[int]:
         """The epochs in which this broker was the master, by its log."""
@@ -67,11 +70,11 @@ class ReplicaNode(TortureNode):
 class ReplicaGroup(BrokerPair):
     """Two replicas of one name. `master` and `slave` are what `see_roles` saw last."""
 
-    def __init__(self, name: str, settings: ClusterSettings, controller_port: int) -> None:
-        """Raises OSError without free ports."""
+    def __init__(self, name: str, settings: ClusterSettings, controllers: Sequence[int]) -> None:
+        """`controllers` are their ports. Raises OSError without free ports."""
         self.name = name
-        self.master: ReplicaNode = ReplicaNode(f"{name}-0", name, settings, controller_port)
-        self.slave: ReplicaNode = ReplicaNode(f"{name}-1", name, settings, controller_port)
+        self.master: ReplicaNode = ReplicaNode(f"{name}-0", name, settings, controllers)
+        self.slave: ReplicaNode = ReplicaNode(f"{name}-1", name, settings, controllers)
         self._seeing = asyncio.Lock()
 
     async def see_roles(self) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.client.consumer.pull_consumer import AsyncPullConsumer
+from skylark.controller.etcd_member import ETCD_PORTS, MEMBERS, PROGRAM, EtcdMember
 from skylark.errors import RocketMQError
 from skylark.processes import HOST, free_ports, python_command
 from skylark.protocol.bodies import MessageQueue
@@ -81,7 +82,7 @@ class Torture:
         self._loaded_at = 0.0
         wanted.directory.mkdir(parents=True, exist_ok=True)
         self._namesrv = f"{HOST}:{free_ports()}"
-        self._controller_port = free_ports()
+        self._controller_ports = [free_ports() for _ in range(self._mode.controllers)]
         self._quiet = Knob(wanted.directory / "quiet")
         self._targets = self._make_targets()
         self._receipts = {member.name: self._tail(member.name) for member in self._targets.members}
@@ -109,6 +110,7 @@ class Torture:
         )
         names = [f"broker-{letter}" for letter in "abcdefgh"[: wanted.brokers or self._mode.brokers]]
         pairs = [self._make_pair(name, settings) for name in names]
+        etcd = self._etcd_members() if self._mode.needs_etcd else []
         slowness = [Knob(wanted.directory / f"member-{number}.slow") for number in range(wanted.members)]
         return Targets(
             name_server=self._name_server(),
@@ -117,25 +119,42 @@ class Torture:
             senders=[self._sender(number, pairs) for number in range(wanted.senders)],
             slowness_ms=slowness,
             clock=clock,
-            controller=self._controller() if self._mode.with_controller else None,
+            controllers=self._controllers(etcd) if self._mode.with_controller else [],
+            etcds=[self._etcd(member, etcd) for member in etcd],
         )
 
     def _make_pair(self, name: str, settings: ClusterSettings) -> BrokerPair:
         if self._mode.with_controller:
-            return ReplicaGroup(name, settings, self._controller_port)
+            return ReplicaGroup(name, settings, self._controller_ports)
         return BrokerPair(name, settings, with_slave=self._mode.with_slaves)
 
-    def _controller(self) -> Process:
-        settings = {
-            "listenPort": str(self._controller_port),
-            "bindAddress": HOST,
-            "controllerStorePath": str(self._wanted.directory / "controller"),
-            **self._wanted.secure,
-        }
-        return self._process(
-            "controller", "server", "controller", msgspec.json.encode(settings).decode(),
-            port=self._controller_port,
-        )  # fmt: skip
+    def _controllers(self, etcd: list[EtcdMember]) -> list[Process]:
+        ports = self._controller_ports
+        peers = ";".join(f"n{number}-{HOST}:{port}" for number, port in enumerate(ports))
+        made = []
+        for number, port in enumerate(ports):
+            name = "controller" if len(ports) == 1 else f"controller-{number}"
+            settings = {
+                "bindAddress": HOST,
+                "controllerDLegerPeers": peers,
+                "controllerDLegerSelfId": f"n{number}",
+                "controllerStorePath": str(self._wanted.directory / name),
+                **self._wanted.secure,
+            }
+            if etcd:
+                urls = ",".join(each.url for each in etcd)
+                settings |= {"controllerType": "etcd", "etcdEndpoints": urls}
+            text = msgspec.json.encode(settings).decode()
+            made.append(self._process(name, "server", "controller", text, port=port))
+        return made
+
+    def _etcd_members(self) -> list[EtcdMember]:
+        return [EtcdMember(f"etcd-{number}", free_ports(*ETCD_PORTS)) for number in range(MEMBERS)]
+
+    def _etcd(self, member: EtcdMember, members: list[EtcdMember]) -> Process:
+        directory = self._wanted.directory
+        command = member.command(PROGRAM, directory / member.name, members)
+        return Process(member.name, command, directory / f"{member.name}.log", member.port)
 
     def _name_server(self) -> Process:
         port = self._namesrv.rpartition(":")[2]
@@ -224,8 +243,8 @@ class Torture:
     async def _start(self) -> None:
         targets = self._targets
         await targets.name_server.start()
-        if targets.controller is not None:
-            await targets.controller.start()
+        await asyncio.gather(*(process.start() for process in targets.etcds))
+        await asyncio.gather(*(process.start() for process in targets.controllers))
         await asyncio.gather(*(pair.start() for pair in targets.pairs))
         await self._until(self._make_topic, "creation of the topic")
         if self._mode.with_slaves or self._mode.with_controller:
@@ -333,9 +352,8 @@ class Torture:
         """Raise ProcessFailed if a process ended unexpectedly."""
         targets = self._targets
         brokers = [node.process for node in targets.nodes]
-        if targets.controller is not None:
-            brokers.append(targets.controller)
-        for process in (targets.name_server, *brokers, *targets.members, *targets.senders):
+        others = (*targets.controllers, *targets.etcds)
+        for process in (targets.name_server, *brokers, *others, *targets.members, *targets.senders):
             if not process.is_running:
                 raise failure(process.name, "ended unexpectedly", process.log)
 
@@ -388,7 +406,7 @@ class Torture:
             await process.kill()
         for node in targets.nodes:
             await node.close()
-        for process in filter(None, (targets.name_server, targets.controller)):
+        for process in (targets.name_server, *targets.controllers, *targets.etcds):
             await process.kill()
         for knob in (self._quiet, *targets.slowness_ms):
             knob.close()

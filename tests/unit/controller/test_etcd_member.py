@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skylark.cluster.etcd_member import EtcdMember
+from skylark.controller.etcd_member import EtcdMember
 
 
 def test_each_member_knows_all() -> None:
