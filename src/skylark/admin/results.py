@@ -75,6 +75,26 @@ class BrokerNode:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """The state of a broker whose master a controller chooses."""
+
+    epoch: int
+    members: tuple[int, ...]
+    """The in-sync set, of a master."""
+    is_lapsed: bool
+    """Of a master: no controller has confirmed lately that it is still the master."""
+
+    @classmethod
+    def read(cls, table: Mapping[str, str]) -> ReplicaState | None:
+        """From a broker's run-time information; None without controller mode."""
+        epoch = table.get("replicationEpoch", "")
+        if not epoch.isdecimal():
+            return None
+        members = [word for word in table.get("replicationMembers", "").split() if word.isdecimal()]
+        return cls(int(epoch), tuple(map(int, members)), table.get("replicationLapsed") == "true")
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSummary:
     """The state of a broker. Rates are of the last 10 seconds."""
 
@@ -87,6 +107,7 @@ class BrokerSummary:
     disk_used_ratio: float
     earliest_message_ms: int | None
     is_active: bool
+    replica: ReplicaState | None = None
 
     @classmethod
     def read(cls, node: BrokerNode, table: Mapping[str, str]) -> BrokerSummary:
@@ -110,6 +131,7 @@ class BrokerSummary:
             disk_used_ratio=number("commitLogDiskRatio"),
             earliest_message_ms=earliest_ms if earliest_ms > 0 else None,
             is_active=table.get("brokerActive", "true") == "true",
+            replica=ReplicaState.read(table),
         )
 
 

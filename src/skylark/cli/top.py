@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from skylark.admin.admin import Admin
     from skylark.admin.overview import GroupState
-    from skylark.admin.results import ClusterSummary, TopicStats
+    from skylark.admin.results import ClusterSummary, ReplicaState, TopicStats
     from skylark.model.job_report import JobReport
 
 ROWS = 15
@@ -32,6 +32,8 @@ TOPICS_MAX = 500
 JOBS_HISTORY_MS = 3_600_000
 """How long a job that has ended is shown."""
 BROKER_COLUMNS = ("broker", "id", "address", "in/s", "out/s", "in today", "out today", "disk")
+REPLICA_COLUMNS = ("epoch", "in sync")
+"""Only where a controller chooses the masters."""
 TOPIC_COLUMNS = ("topic", "messages", "in/s")
 GROUP_COLUMNS = ("group", "topics", "lag", "retrying", "dead letters", "in flight", "out/s")
 
@@ -49,7 +51,8 @@ def top(
 ) -> None:
     """Watch brokers, topics, groups and jobs, with rates and lag.
 
-    The busiest topics come first, and the groups that are furthest behind. Keys: q quits, Tab chooses a
+    The busiest topics come first, and the groups that are furthest behind. With a controller, brokers have
+    the epoch of their master, and masters the ids of the replicas in sync. Keys: q quits, Tab chooses a
     table, left and right choose the column that it is sorted by, r reverses the order, up, down, PgUp, PgDn,
     Home and End scroll.
 
@@ -124,10 +127,12 @@ class View:
         self._rates = Rates()
 
     def tables(self, now: Sample) -> tuple[Listing, Listing, Listing, Listing]:
+        with_replicas = any(item.replica is not None for item in now.summary.brokers)
         brokers = [
             (
                 item.node.name, item.node.broker_id, item.node.address, Rate(item.puts_per_s),
                 Rate(item.gets_per_s), item.puts_today, item.gets_today, Share(item.disk_used_ratio),
+                *(_replica(item.replica) if with_replicas else ()),
             )
             for item in now.summary.brokers
         ]  # fmt: skip
@@ -142,7 +147,11 @@ class View:
         ]  # fmt: skip
         groups.sort(key=lambda row: (-row[2], -(row[6].per_s or 0.0), row[0]))
         return (
-            Listing(BROKER_COLUMNS, brokers, failures=now.summary.failures),
+            Listing(
+                (*BROKER_COLUMNS, *REPLICA_COLUMNS) if with_replicas else BROKER_COLUMNS,
+                brokers,
+                failures=now.summary.failures,
+            ),
             Listing(TOPIC_COLUMNS, topics[: self._rows_max]),
             Listing(JOB_COLUMNS, job_rows(now.jobs, now.time_ms)[: self._rows_max], long=("topics", "to")),
             Listing(GROUP_COLUMNS, groups[: self._rows_max], long=("topics",)),
@@ -162,6 +171,14 @@ class View:
             "groups": groups.document(),
             "failures": [*brokers.failure_sentences(), *now.failures],
         }
+
+
+def _replica(state: ReplicaState | None) -> tuple[int | None, str]:
+    """The epoch, and the ids of the members in sync as their master says."""
+    if state is None:
+        return None, ""
+    members = " ".join(map(str, state.members))
+    return state.epoch, f"{members}, no controller answers" if state.is_lapsed else members
 
 
 def headline(now: Sample, namesrv: str) -> str:
