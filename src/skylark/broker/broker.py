@@ -74,6 +74,7 @@ from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.monitor import Monitor
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
+from skylark.remoting.server_metrics import Part
 from skylark.remoting.tls import FILES_CHECK_MS, make_replication_tls, make_server_tls
 from skylark.remoting.tls_client import ClientTls, make_outgoing_tls
 from skylark.settings import BrokerSettings, parse_delay_levels
@@ -152,6 +153,8 @@ class Broker:
         self._build_files(settings)
         self._build_replication(settings, disk or RealDisk())
         self.monitor = Monitor(self.make_pages, self._tls)
+        self.more_metrics: list[Part] = []
+        """Metrics of parts that others run in this process; they are on the broker's page."""
         self._handlers = self._build_handlers()
         self._server = RemotingServer(
             server_limits(settings),
@@ -404,7 +407,7 @@ class Broker:
     def make_pages(self) -> Pages:
         """Build the pages of the monitor. Called at its first request: brokers start without Prometheus."""
         from skylark.broker.monitoring.metrics import MetricsCollector  # noqa: PLC0415
-        from skylark.remoting.pages import Pages  # noqa: PLC0415
+        from skylark.remoting.pages import JoinedMetrics, Pages  # noqa: PLC0415
 
         collector = MetricsCollector(
             self.live, self.clock, self.role, self.store, self.replication, self.topics, self.groups,
@@ -415,7 +418,7 @@ class Broker:
             self._tls, lambda: self._is_insecure,
         )  # fmt: skip
         return Pages(
-            collector,
+            JoinedMetrics(collector, self.more_metrics),
             secret_text(self.live.current.metrics_token),
             fault=collector.fault,
             idle_reason=collector.idle_reason,

@@ -77,6 +77,8 @@ class GrpcFront:
     async def start(self, broker: Broker) -> None:
         """Listen beside a broker, with its users, and say where, or why not."""
         await self.start_at(broker.live.current, broker.access.store)
+        if self._proxy is not None:
+            broker.more_metrics.append(self._proxy.metrics)
 
     async def start_at(self, settings: BrokerSettings, users: AuthStore | None) -> None:
         """Listen before the cluster of these settings, and say where, or why not.
@@ -94,7 +96,9 @@ class GrpcFront:
         from skylark.settings.proxy import ProxySettings  # noqa: PLC0415
 
         loaded = load_settings(ProxySettings, environment=os.environ, prefix=PROXY_PREFIX)
-        own = replace(loaded.settings, host=settings.host, port=self._port, auth=settings.auth)
+        own = replace(
+            loaded.settings, host=settings.host, port=self._port, auth=settings.auth, metrics_port=0
+        )
         if not any(name.startswith("tls.") for name in loaded.origins):
             own = replace(own, tls=settings.tls)
         proxy = GrpcProxy(own, cluster_settings(settings), users=users)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from signal import Signals
+from typing import TYPE_CHECKING
 
 from skylark.auth.store import AuthStore
 from skylark.clock import Clock, SystemClock
@@ -16,18 +17,25 @@ from skylark.proxy.client_calls import ClientCalls
 from skylark.proxy.clients import ClientTable
 from skylark.proxy.cluster import Cluster
 from skylark.proxy.grpc_server import GrpcServer
+from skylark.proxy.proxy_metrics import METRICS, CallCounts, proxy_samples
 from skylark.proxy.receive_calls import ReceiveCalls
 from skylark.proxy.renewals import Renewals
 from skylark.proxy.route_calls import RouteCalls
 from skylark.proxy.send_calls import SendCalls
 from skylark.proxy.service import Service
 from skylark.remoting.address import join_address
+from skylark.remoting.monitor import Monitor
+from skylark.remoting.server_metrics import Part
 from skylark.remoting.tls import FILES_CHECK_MS, ServerTls
 from skylark.settings.client import ClientSettings
+from skylark.settings.credentials import secret_text
 from skylark.settings.proxy import ProxySettings
 from skylark.settings.tls import TlsMode
 from skylark.stop_signal import StopSignal
 from skylark.tasks import Tasks
+
+if TYPE_CHECKING:
+    from skylark.remoting.pages import Pages
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +65,7 @@ class GrpcProxy:
         self.port = settings.port
         self._shares_port = shares_port
         self._tasks = Tasks()
+        self.counts = CallCounts()
         self.cluster = Cluster(cluster, settings.metadata_fresh_ms)
         self.clients = ClientTable(settings, self.cluster, self._tasks)
         self.renewals = Renewals(settings, self.cluster, self.clock)
@@ -74,8 +83,11 @@ class GrpcProxy:
             ClientCalls(settings, self.cluster, self.clients),
             gate,
             settings.calls_max,
+            self.counts,
         )
         self._server = GrpcServer(settings, service.methods)
+        self.monitor: Monitor | None = None
+        """Serves the metrics; None before the certificate is loaded, and without a port for them."""
 
     @property
     def address(self) -> str:
@@ -104,6 +116,7 @@ class GrpcProxy:
         settings = self.settings.tls
         if settings.mode is TlsMode.DISABLED:
             self._server.use_tls(None, "TLS is disabled")
+            self._start_monitor(None)
             return
         if not settings.has_certificate and settings.config_file is None:
             settings = replace(settings, test_mode=True)
@@ -115,12 +128,38 @@ class GrpcProxy:
             log.error("gRPC proxy has no TLS reason=%s", error)  # noqa: TRY400 (no fault of the program)
             return
         self._server.use_tls(tls)
+        self._start_monitor(tls)
         self._tasks.every(
             FILES_CHECK_MS, lambda: loop.run_in_executor(None, tls.check_files), "watch certificates"
         )
 
+    @property
+    def metrics(self) -> Part:
+        return METRICS, lambda: proxy_samples(
+            self.counts,
+            self.clients,
+            connections=len(self._server.connections),
+            renewed=self.renewals.count,
+        )
+
+    def _start_monitor(self, tls: ServerTls | None) -> None:
+        settings = self.settings
+        if not settings.metrics_port:
+            return
+        self.monitor = Monitor(self._make_pages, tls)
+        self.monitor.start(settings.host, settings.metrics_port)
+        log.info("metrics address=%s", self.monitor.address)
+
+    def _make_pages(self) -> Pages:
+        """Build the pages of the monitor, at its first request."""
+        from skylark.remoting.pages import Pages, ServerMetrics  # noqa: PLC0415
+
+        return Pages(ServerMetrics(*self.metrics), secret_text(self.settings.metrics_token))
+
     async def stop(self) -> None:
         """Finish calls, release messages, unregister clients. Also after a failed start."""
+        if self.monitor is not None:
+            self.monitor.stop()
         await self._server.close(drain_s=DRAIN_S)
         await self.clients.close()
         await self.renewals.release_all()

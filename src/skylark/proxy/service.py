@@ -10,6 +10,7 @@ from skylark.errors import RocketMQError
 from skylark.proxy.access import CallGate
 from skylark.proxy.call import Call, CallShape, Method, Send, StreamFailed, StreamHandler, UnaryHandler
 from skylark.proxy.client_calls import ClientCalls
+from skylark.proxy.proxy_metrics import CallCounts
 from skylark.proxy.receive_calls import ReceiveCalls
 from skylark.proxy.route_calls import RouteCalls
 from skylark.proxy.schema import Code, v2
@@ -32,8 +33,10 @@ class Service:
         clients: ClientCalls,
         gate: CallGate | None,
         calls_max: int,
+        counts: CallCounts,
     ) -> None:
         self._gate = gate
+        self._counts = counts
         self._calls_max = calls_max
         self._calls = 0
         unary: dict[str, UnaryHandler] = {
@@ -68,7 +71,10 @@ class Service:
                 reply = await handler(call, request)
 
             refusal = await self._guarded(call, work)
-            return reply if refusal is None else reply_type(status=status(refusal.code, refusal.message))
+            if refusal is not None:
+                reply = reply_type(status=status(refusal.code, refusal.message))
+            self._counts.ended[name, reply.status.code] += 1
+            return reply
 
         return Method(CallShape.UNARY, request_type, reply_type, handle)
 
@@ -76,13 +82,18 @@ class Service:
         request_type, reply_type = getattr(v2, f"{name}Request"), getattr(v2, f"{name}Response")
 
         async def handle(call: Call, request: Any, send: Send) -> None:
+            async def counted(frame: Any) -> None:
+                if frame.HasField("status"):
+                    self._counts.ended[name, frame.status.code] += 1
+                await send(frame)
+
             async def work() -> None:
                 self._admit(call, request)
-                await handler(call, request, send)
+                await handler(call, request, counted)
 
             refusal = await self._guarded(call, work)
             if refusal is not None:
-                await send(reply_type(status=status(refusal.code, refusal.message)))
+                await counted(reply_type(status=status(refusal.code, refusal.message)))
 
         return Method(CallShape.SERVER_STREAM, request_type, reply_type, handle)
 
@@ -95,10 +106,13 @@ class Service:
                     self._admit(call, request)
                     yield request
 
+            self._counts.streams += 1
             try:
                 await handler(call, admitted(), send)
+                self._counts.ended["Telemetry", Code.OK] += 1
             except Exception as error:
                 refusal = self._refused(call, error)
+                self._counts.ended["Telemetry", refusal.code] += 1
                 if refusal.code in (Code.UNAUTHORIZED, Code.CLIENT_ID_REQUIRED):
                     await send(v2.TelemetryCommand(status=status(refusal.code, refusal.message)))
                     return
@@ -106,6 +120,8 @@ class Service:
                     f"process client telemetryCommand failed. {refusal.message}",
                     is_argument=refusal.code in CLIENT_ERRORS,
                 ) from error
+            finally:
+                self._counts.streams -= 1
 
         return handle
 

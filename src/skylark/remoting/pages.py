@@ -6,7 +6,7 @@ import hmac
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -16,7 +16,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from skylark.remoting.address import SocketListener, is_loopback, split_address
-from skylark.remoting.server_metrics import Samples, ServerMetric
+from skylark.remoting.server_metrics import Part, Samples, ServerMetric
 from skylark.remoting.tls import ServerTls, accept_socket
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,19 @@ class ServerMetrics(Collector):
             for name, labels, value in source():
                 families[name].add_metric(labels, value)
         yield from families.values()
+
+
+class JoinedMetrics(Collector):
+    """The metrics of a server, and of parts that others run in its process: these may be added later."""
+
+    def __init__(self, first: Collector, more: Sequence[Part]) -> None:
+        self._first = first
+        self._more = more
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._first.collect()
+        for metrics, source in self._more:
+            yield from ServerMetrics(metrics, source).collect()
 
 
 class _Quiet(WSGIRequestHandler):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from skylark.protocol.codes import RequestCode
@@ -37,6 +37,8 @@ HANDSHAKE_RESULTS = ("completed", "failed", "refused")
 
 Samples = Iterator[tuple[str, tuple[str, ...], float]]
 """Name, values of the labels, value."""
+Part = tuple[Mapping[str, ServerMetric], Callable[[], Samples]]
+"""Metrics of a part of a process, and what yields their samples at each scrape."""
 
 
 def security_samples(tls: ServerTls | None, refusals: Mapping[str, int], *, is_insecure: bool) -> Samples:

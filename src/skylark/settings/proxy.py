@@ -26,6 +26,8 @@ class ProxySettings:
     advertised_endpoint: str = setting("", "advertisedEndpoint")  # host:port in routes; empty: as asked
     proxy_protocol_from: str = setting("", "proxyProtocolFrom")  # peers whose HAProxy header is believed
     connections_max: int = setting(16_384, "connectionsMax", 1)
+    metrics_port: int = setting(0, "metricsPromExporterPort", 0, 65_535)  # 0: no page
+    metrics_token: str = setting("", "metricsToken", secret=True)
     calls_max: int = setting(10_000, "grpcThreadPoolQueueCapacity", 1)  # at the same time
     inbound_bytes_max: int = setting(130 << 20, "grpcMaxInboundMessageSize", 1)
     idle_timeout_ms: int = setting(120_000, "grpcClientIdleTimeMills", 1)  # without a call
