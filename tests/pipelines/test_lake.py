@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from skylark.cli.main import app
 from skylark.pipelines.history import TopicHistory
 from skylark.pipelines.jobs.endpoints import parse_output
+from skylark.pipelines.lake.table_reader import read_file, schema_of
 from skylark.pipelines.lake_service.batch_plan import PlanLog
-from skylark.pipelines.lake_service.engines import LocalEngine
+from skylark.pipelines.lake_service.engines import LocalEngine, SparkEngine
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
 from skylark.pipelines.lake_service.service import LakeService
 from skylark.pipelines.lake_service.table_archiver import (
@@ -30,8 +31,12 @@ from skylark.pipelines.lake_service.table_archiver import (
 )
 from skylark.pipelines.lake_service.verification import TableDifference, compare
 from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.schema import arrow_schema
 from tests.pipelines.test_iceberg_log import use_catalog
 from tests.support.pipeline_cluster import PipelineCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STEPS = ("read the table", "plan", "decide", "write", "commit", "committed", "tell the broker", "tidy")
 
@@ -153,6 +158,44 @@ def test_batches_are_limited_and_new_topics_are_found(
     assert archiver.state.complete_at_ms > 0
 
 
+@pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.nightly)])
+def test_new_fields_become_columns_and_conflicts_are_kept_apart(
+    shared_cluster: PipelineCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    if kind == "iceberg":
+        use_catalog(tmp_path, monkeypatch)
+    topic = f"grown_{kind}"
+    shared_cluster.create_topic(topic, 1)
+    to = "iceberg:raw.grown" if kind == "iceberg" else f"delta:{tmp_path}/table"
+    lake = Lake(shared_cluster, to, topic, decode="json")
+    sent = [b'{"id": 1}', b'{"id": 2, "who": "a"}', b'{"id": "x", "more": 1.5}', b"no json", b'{"more": 2}']
+    for number, each in enumerate(sent):
+        shared_cluster.send(topic, [each])
+        archiver = lake.archiver()
+        assert archiver.turn().messages == 1, number
+    log = open_table(lake.table)
+    schema = arrow_schema(schema_of(log))
+    assert schema.names[-3:] == ["value_id", "value_who", "value_more"] or kind == "delta"
+    found = sorted(
+        (
+            row
+            for file in log.files()
+            for batch in read_file(log.store, file.path, file.partition, schema)
+            for row in batch.to_pylist()
+        ),
+        key=lambda row: int(row["queueOffset"]),
+    )
+    values = [(row["value_id"], row["value_who"], row["value_more"], row["rejects"]) for row in found]
+    assert values == [
+        (1, None, None, None),
+        (2, "a", None, None),
+        (None, None, None, sent[2]),
+        (None, None, None, sent[3]),
+        (None, None, 2.0, None),
+    ]
+    lake.check(5)
+
+
 def test_another_instance_takes_over_when_nothing_moves(
     shared_cluster: PipelineCluster, tmp_path: Path
 ) -> None:
@@ -255,6 +298,23 @@ def test_status_verify_and_one_run_by_the_command_line(
     assert "told" in table.output
     mistake = CliRunner().invoke(app, ["lake", "run", str(rules), "--topic", "x"])
     assert "use either a rule file" in mistake.output
+
+
+@pytest.mark.nightly
+def test_spark_writes_what_the_service_plans(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    """By tasks of Spark, by the process itself, and again by Spark: one table."""
+    shared_cluster.create_topic("tasked", 4)
+    lake, sent = Lake(shared_cluster, f"delta:{tmp_path}/table", "tasked"), 0
+    for engine in (SparkEngine(spark), LocalEngine(), SparkEngine(spark)):
+        for queue_id in range(4):
+            shared_cluster.send("tasked", bodies(300), queue_id)
+            sent += 300
+        archiver = TableArchiver(lake.rules, lake.table, engine, "one")
+        while archiver.turn().messages:
+            pass
+    lake.check(sent)
 
 
 def serving(words: list[str]) -> subprocess.Popen[str]:

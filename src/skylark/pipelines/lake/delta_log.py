@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -78,6 +78,9 @@ class DeltaLog:
             sentence = f"the table in {self.where} has {'; '.join(differences)}"
             raise SettingsError("to", f"{sentence}; use its columns and partitions, or another directory")
 
+    def exists(self) -> bool:
+        return has_delta(self.where)
+
     def has(self, batch: BatchName) -> bool:
         version = self._table().transaction_version(batch.application)
         return version is not None and version >= batch.number
@@ -140,6 +143,13 @@ class DeltaLog:
         ]
         additions = [_add_action(file, is_change=is_change) for file in new]
         append(table, [*removals, *additions], CommitProperties())
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        table = self._table()
+        known = {field.name for field in table.schema().fields}
+        missing = Schema.from_arrow(pa.schema([each for each in columns if each.name not in known])).fields
+        if missing:
+            table.alter.add_columns(missing)
 
     def expire(self, older_than_hours: int, now: datetime) -> None:
         table = self._table()

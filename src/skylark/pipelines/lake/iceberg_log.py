@@ -118,6 +118,9 @@ class IcebergLog:
             with table.transaction() as change:
                 change.set_properties(NO_RETRIES)
 
+    def exists(self) -> bool:
+        return self._catalog.table_exists(self._name)
+
     def has(self, batch: BatchName) -> bool:
         last = self.last_batch(batch.application)
         return last is not None and last >= batch.number
@@ -212,6 +215,14 @@ class IcebergLog:
                     snapshot.delete_data_file(there[file.path])
                 for each in made:
                     snapshot.append_data_file(each)
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        table = self._table()
+        known = set(table.schema().column_names)
+        missing = pa.schema([each for each in columns if each.name not in known])
+        if missing.names:
+            with table.update_schema() as change:
+                change.union_by_name(missing)
 
     def expire(self, older_than_hours: int, now: datetime) -> None:
         limit = now.astimezone(UTC) - timedelta(hours=older_than_hours)

@@ -63,6 +63,9 @@ class ParquetLog:
                 "directory",
             )
 
+    def exists(self) -> bool:
+        return self.store.exists(SHAPE)
+
     def has(self, batch: BatchName) -> bool:
         return self.store.exists(_manifest(batch))
 
@@ -121,6 +124,9 @@ class ParquetLog:
         raise SettingsError(
             "table", "not supported for Parquet, whose readers may have files open; use a Delta table"
         )
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        raise SettingsError("decode", "not supported for Parquet directories; use a Delta or Iceberg table")
 
     def expire(self, older_than_hours: int, now: datetime) -> None:
         """Nothing: it has no versions."""

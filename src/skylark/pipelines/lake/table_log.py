@@ -57,6 +57,9 @@ class TableLog(Protocol):
     def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> None:
         """Create the table, or check its columns and partitions. Raises SettingsError."""
 
+    def exists(self) -> bool:
+        """Whether the table was made."""
+
     def has(self, batch: BatchName) -> bool: ...
 
     def add(
@@ -82,6 +85,9 @@ class TableLog(Protocol):
         Raises SettingsError if the table cannot, OSError and the table's errors also if an old file was
         removed meanwhile.
         """
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add those of the columns that the table lacks. Raises SettingsError if it cannot."""
 
     def expire(self, older_than_hours: int, now: datetime) -> None:
         """Forget versions of the table that are older than this; the sweep then deletes their files."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 import pyarrow as pa
 
+from skylark.pipelines.lake.json_columns import JsonColumns
 from skylark.pipelines.lake.parquet_files import PartitionedFiles, TableFile
 from skylark.pipelines.lake.table_sink import read_options
 from skylark.pipelines.message_source import OffsetRange
@@ -57,6 +58,32 @@ def write_ranges(table: Mapping[str, str], source: Mapping[str, str], name: str,
         return files.finish()
     except BaseException:
         files.abandon()
+        raise
+
+
+def write_decoded(order: WriteOrder, columns: JsonColumns) -> list[TableFile]:
+    """As `write_ranges`, with the fields of JSON bodies as columns, which may grow."""
+    settings = read_options(order.table)
+    schema = table_columns(arrow_schema(columns_schema(settings.file_layout(tuple(COLUMNS)).read_columns())))
+    done: list[TableFile] = []
+    files: PartitionedFiles | None = None
+    names: tuple[str, ...] = ()
+    try:
+        for batch in read_ranges(load(SourceOptions, order.source), order.ranges, schema):
+            added = columns.decode(batch.column("body"))
+            if files is None or names != tuple(added):
+                done += files.finish() if files is not None else []
+                names = tuple(added)
+                attempt = f"{order.name}-{uuid.uuid4().hex[:8]}"
+                layout = settings.file_layout((*COLUMNS, *names))
+                files = PartitionedFiles(settings.log().written, attempt, layout)
+            fields = [*batch.schema, *(pa.field(name, array.type) for name, array in added.items())]
+            arrays = [*batch.columns, *added.values()]
+            files.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+        return done + (files.finish() if files is not None else [])
+    except BaseException:
+        if files is not None:
+            files.abandon()
         raise
 
 

@@ -26,6 +26,7 @@ TABLE_KEYS = (
     "batch",
     "partition",
     "columns",
+    "decode",
     "maintain",
     "keep_days",
     "vacuum_hours",
@@ -46,6 +47,8 @@ class LakeTable:
     delay_s: float = parse_duration_ms(DELAY) / 1000
     """Messages are committed this often while there are any."""
     batch_bytes: int = parse_bytes(BATCH)
+    decode: str | None = None
+    """`json`: fields of bodies become columns."""
     maintain_s: float | None = None
     """The table is maintained this often."""
     upkeep: UpkeepRules = field(default_factory=UpkeepRules)
@@ -55,6 +58,10 @@ class LakeTable:
             raise SettingsError("topics", "no topics given; use names or patterns, separated by commas")
         if not self.output.is_table:
             raise SettingsError("to", f"invalid table {self.output}; use delta:DIR, parquet:DIR or iceberg:…")
+        if self.decode not in (None, "json"):
+            raise SettingsError("decode", f"invalid value {self.decode!r}; use json, or leave it out")
+        if self.decode is not None and (self.output.kind == "parquet" or self.output.options.get("columns")):
+            raise SettingsError("decode", "not supported for Parquet directories and with columns")
         if self.output.kind == "parquet" and self.maintain_s is not None:
             raise SettingsError("maintain", f"not supported for {self.output}; use a Delta or Iceberg table")
 
@@ -132,6 +139,7 @@ def _table(reader: YamlReader, item: Any, line: int) -> LakeTable:
             ),
             delay_s=parse_duration_ms(str(entry.get("delay") or DELAY)) / 1000,
             batch_bytes=parse_bytes(str(entry.get("batch") or BATCH)),
+            decode=entry.get("decode"),
             maintain_s=parse_duration_ms(str(every)) / 1000 if every else None,
             upkeep=UpkeepRules(
                 keep_days=_count(entry, "keep_days", None),

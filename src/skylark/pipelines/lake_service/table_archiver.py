@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+import pyarrow as pa
+from pyspark.sql.types import BinaryType
+
+from skylark.arrow.columns import REJECTS
 from skylark.errors import NoRoute
 from skylark.pipelines.broker_source import RECORD_BYTES_GUESS, BrokerSource
 from skylark.pipelines.cluster_client import ClusterClient, shared_client
@@ -20,19 +24,22 @@ from skylark.pipelines.history import JOB
 from skylark.pipelines.jobs.endpoints import table_options
 from skylark.pipelines.lake import table_sink
 from skylark.pipelines.lake.file_store import FileStore
+from skylark.pipelines.lake.json_columns import PREFIX, JsonColumns
+from skylark.pipelines.lake.parquet_files import TableFile
 from skylark.pipelines.lake.progress import CommitProgress, end_offsets
 from skylark.pipelines.lake.table_commit import commit_batch
 from skylark.pipelines.lake.table_log import PRIVATE, BatchName, TableLog
+from skylark.pipelines.lake.table_reader import schema_of
 from skylark.pipelines.lake.upkeep import UpkeepReport, maintain
 from skylark.pipelines.lake_service.batch_plan import BatchPlan, PlanLog
-from skylark.pipelines.lake_service.engines import Engine, WriteOrder
+from skylark.pipelines.lake_service.engines import Engine, WriteOrder, write_decoded
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
 from skylark.pipelines.lake_service.table_state import TableState, read_state, write_state
 from skylark.pipelines.message_source import LossPolicy, OffsetRange, clamped
 from skylark.pipelines.offsets import Offsets, to_nested
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import limit_bytes, ranges_between
-from skylark.pipelines.schema import COLUMNS, spark_schema
+from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
 from skylark.protocol.bodies import MessageQueue
 
 ROUTES_AGE_MAX_S = 10.0
@@ -186,8 +193,11 @@ class TableArchiver:
         """The table, made if there is none."""
         if self._prepared is None:
             settings = table_sink.read_options(self._sink)
-            table_sink.prepare(settings, spark_schema(COLUMNS))
-            self._prepared = settings.log()
+            log = settings.log()
+            if self.table.decode is None or not log.exists():
+                rejects = {} if self.table.decode is None else {REJECTS: BinaryType()}
+                table_sink.prepare(settings, spark_schema(COLUMNS | rejects))
+            self._prepared = log
             before = read_state(private_files(self._prepared, self._rules.group))
             self.state.complete_at_ms = before.complete_at_ms
             self.state.committed_at_ms = before.committed_at_ms
@@ -246,7 +256,7 @@ class TableArchiver:
         batch = BatchName(self._query, plan.number)
         name = f"lake-{plan.number:012d}"
         order = WriteOrder(self._sink, self._source, name, ranges, self._sizes(ranges))
-        files = self._engine.write(order)
+        files = self._engine.write(order) if self.table.decode is None else self._write_decoded(log, order)
         self._step("commit")
         progress = CommitProgress(batch.application, batch.number, JOB, plan.end, "")
         if not commit_batch(log, batch, files, progress=progress):
@@ -260,6 +270,21 @@ class TableArchiver:
         self.state.committed_at_ms, self.state.error = _now_ms(), ""
         if plan.is_complete:
             self.state.complete_at_ms = plan.at_ms
+
+    def _write_decoded(self, log: TableLog, order: WriteOrder) -> list[TableFile]:
+        """Write with the fields of bodies as columns, and add to the table those that it lacks.
+
+        A column that is added before its rows are committed is null until then, and is there if the batch is
+        written again.
+        """
+        there = arrow_schema(schema_of(log))
+        known = {
+            field.name.removeprefix(PREFIX): field.type for field in there if field.name.startswith(PREFIX)
+        }
+        columns = JsonColumns(known)
+        files = write_decoded(order, columns)
+        log.add_columns(pa.schema([(f"{PREFIX}{name}", kind) for name, kind in columns.kinds.items()]))
+        return files
 
     def _tell(self, offsets: Offsets) -> None:
         """Commit the group's offsets where they changed: the broker then may delete what is before them."""
