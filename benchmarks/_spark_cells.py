@@ -37,14 +37,17 @@ def rates(name: str, cell: Callable[[], int], rounds: int = ROUNDS) -> dict[str,
     return rates_in_turn({name: cell}, rounds)[name]
 
 
-def rates_in_turn(cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS) -> dict[str, dict[str, Any]]:
+def rates_in_turn(
+    cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS, warm_ups: int = 1
+) -> dict[str, dict[str, Any]]:
     """Thousand rows a second of each cell, by round, the best and the median; told as soon as they are known.
 
     What is compared is measured in turn: the machine is not the same a minute later, and Java gets faster.
-    One round before is not counted: code is made and compiled in it, and a broker reads its log.
+    Rounds before are not counted: code is made and compiled in them, and a broker reads its log.
     """
-    for cell in cells.values():
-        cell()
+    for _ in range(warm_ups):
+        for cell in cells.values():
+            cell()
     found: dict[str, list[float]] = {name: [] for name in cells}
     for _ in range(rounds):
         for name, cell in cells.items():

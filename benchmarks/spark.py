@@ -1,6 +1,7 @@
 """Rows a second out of topics and store files: the decoder alone, and through Spark into a sink.
 
     python -m benchmarks.spark [--rows 1000000] [--body 200] [--body 1024] [--conf NAME=VALUE] [CELL ...]
+    python -m benchmarks.spark --peer kafka [--rows 1000000] [--body 200] [--body 1024]
 
 Cells, all unless some are named: `decoder` alone, without Spark; `floor`, one decoded batch sent to Spark
 again and again; `files` and `broker`, batches into nothing and into Spark's Parquet; `stream` and
@@ -10,6 +11,9 @@ hour, with a million some minutes.
 Absolute rates mean something on a quiet machine only (its load is printed). What is compared is measured in
 turn; the median of the ratios by round is printed beside what is expected of it, with the lowest and the
 highest. The first job of a session is not counted.
+
+With `--peer kafka` the cells are others: batches into nothing and into Parquet, AvailableNow, writes, and
+micro-batches of 20,000 rows a second, each beside Spark's source and sink for Kafka, of the same rows.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _spark_peer as peer
 from benchmarks._common import report
 from benchmarks._spark_cells import (
     CHOICES,
@@ -157,6 +162,10 @@ def main() -> None:
         "--body", type=int, action="append", help="bytes; may be given several times; 200 and 1024"
     )
     parser.add_argument("--conf", action="append", default=[], help="NAME=VALUE, a setting of the session")
+    parser.add_argument("--peer", choices=["kafka"], help="compare with Spark's connector for it")
+    parser.add_argument(
+        "--seconds", type=float, default=peer.LIVE_S, help="of micro-batches, with --peer, for each round"
+    )
     parser.add_argument("cells", nargs="*", metavar="|".join(CELLS), type=cell, help="all if none is given")
     arguments = parser.parse_args()
     cells = set(arguments.cells or CELLS)
@@ -167,6 +176,10 @@ def main() -> None:
     }
     warnings.simplefilter("ignore")
     conf = dict(setting.split("=", 1) for setting in arguments.conf)
+    if arguments.peer:
+        conf |= peer.session_settings(peer.connector())
+        results["conditions"] = peer.conditions()
+        cells = {"peer"}
     settings = SessionSettings(master="local[2]", name="benchmark", conf=conf)
     with scratch() as where, session(settings) if cells - {"decoder"} else nullcontext() as spark:
         if spark is not None:
@@ -177,7 +190,11 @@ def main() -> None:
             if free_bytes(where) < needed:
                 results[f"{body_bytes} B"] = f"left out: {needed >> 30} GiB of disk are needed"
                 continue
-            results[f"{body_bytes} B"] = measure(spark, where / str(body_bytes), rows, body_bytes, cells)
+            place = where / str(body_bytes)
+            if arguments.peer:
+                results[f"{body_bytes} B"] = measure_beside(spark, place, rows, body_bytes, arguments.seconds)
+            else:
+                results[f"{body_bytes} B"] = measure(spark, place, rows, body_bytes, cells)
         results["driver_anonymous_mib"] = anonymous_bytes() >> 20
     report("spark", results)
 
@@ -207,6 +224,38 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
             results |= broker_results(spark, cluster, files, where, rows, body_bytes, cells)
     shutil.rmtree(where)
     return {"ratios": ratios(results, body_bytes), **results}
+
+
+def measure_beside(spark: Any, where: Path, rows: int, body_bytes: int, seconds: float) -> dict[str, Any]:
+    """All cells beside Kafka for one size of body."""
+    store = where / "cluster" / "data"
+    store.mkdir(parents=True)
+    fill(store, rows, body_bytes)
+    files = {"path": str(store), "topic": TOPIC, "brokerName": BROKER}
+    with (
+        PipelineCluster(where / "cluster", BROKER_SETTINGS) as cluster,
+        peer.running_kafka(where / "kafka") as (node, driver),
+    ):
+        for topic in (TOPIC, "sunk"):
+            cluster.create_topic(topic, QUEUES)
+        for topic in (TOPIC, "sunk"):
+            driver.call("create", topic, QUEUES, timeout_s=peer.DRIVER_TIMEOUT_S)
+        peer.copy_rows(spark, files, node.address, TOPIC)
+        sink = {"namesrv": cluster.namesrv, "topic": "sunk"}
+        ours = peer.our_origins(spark, files, cluster.options(TOPIC), sink, cluster.servers.broker)
+        origins = {"kafka": peer.kafka_origin(spark, node.address, TOPIC, "sunk"), **ours}
+        results = peer.compared_cells(spark, origins, rows, body_bytes, where / "output")
+        results["continuous"] = peer.live_cells(
+            origins,
+            driver,
+            cluster.namesrv,
+            lambda topic: cluster.create_topic(topic, QUEUES),
+            body_bytes,
+            where / "output",
+            seconds,
+        )
+    shutil.rmtree(where)
+    return {"rows": rows, **results}
 
 
 def broker_results(

@@ -110,15 +110,16 @@ def _fetch(toolchain: Toolchain, pom: Path, target: Path) -> None:
         raise MissingToolchain(f"the jars of {pom.name} cannot be fetched: {error}") from error
 
 
-def compile_sources(pom: Path, sources: Sequence[Path]) -> Classpath:
-    """The jars of `pom` with `sources` compiled against them.
+def compile_sources(pom: Path, sources: Sequence[Path], *, libraries: Path | None = None) -> Classpath:
+    """The jars of `pom` with `sources` compiled against them, and against those of a folder.
 
     Raises MissingToolchain, and ProcessFailed if they do not compile.
     """
     jars = fetch_jars(pom).jars
     javac = find_toolchain().javac
     directory = jars.parent / f"classes-{digest(*sources)}"
-    options = ["-encoding", "UTF-8", "-nowarn", "-cp", str(jars / "*")]
+    places = [str(folder / "*") for folder in (jars, libraries) if folder is not None]
+    options = ["-encoding", "UTF-8", "-nowarn", "-cp", os.pathsep.join(places)]
 
     def build(target: Path) -> None:
         run_tool([str(javac), *options, "-d", str(target), *map(str, sources)], COMPILE_TIMEOUT_S)

@@ -145,6 +145,15 @@ def test_of_sparks_traces_the_sentence_is_left() -> None:
     assert str(plain_error(RuntimeError(aged))) == f"setting DataLost: {GONE}"
     ours = NoRoute("t")
     assert plain_error(ours) is ours
+    read = (
+        "org.apache.spark.SparkException: Job aborted\n"
+        "  skylark.errors.ConnectionLost: connection to 10.0.0.5:10911 was lost: reset\n"
+        "  while reading topic orders, broker broker-a, queue 3, from offset 4711\n"
+        "\tat org.apache.spark.Task"
+    )
+    assert str(plain_error(RuntimeError(read))).endswith(
+        "reset (while reading topic orders, broker broker-a, queue 3, from offset 4711)"
+    )
     other = "Traceback\n  File\nZeroDivisionError: division by zero\n\tat org.apache.spark"
     assert "ZeroDivisionError: division by zero" in str(plain_error(RuntimeError(other)))
 

@@ -19,6 +19,7 @@ import java.util.function.Consumer;
  *
  * create TOPIC QUEUES | first TOPIC | send TOPIC IN_FLIGHT BODY_BYTES BATCH WARM_UP_S SECONDS
  * fill TOPIC MESSAGES BODY_BYTES | consume TOPIC MESSAGES TIMEOUT_S | latency TOPIC RATE BODY_BYTES WARM_UP_S SECONDS
+ * pace TOPIC RATE BODY_BYTES SECONDS
  */
 abstract class LoadDriver {
     private static final int FILL_IN_FLIGHT = 2048;
@@ -81,6 +82,8 @@ abstract class LoadDriver {
                 return backlog(topic, number(words[2]), number(words[3]));
             case "latency":
                 return latency(topic, Double.parseDouble(words[2]), number(words[3]), seconds(words[4]), seconds(words[5]));
+            case "pace":
+                return pace(topic, Double.parseDouble(words[2]), number(words[3]), seconds(words[4]));
             default:
                 throw new IllegalArgumentException("no command is called " + words[0]);
         }
@@ -272,6 +275,24 @@ abstract class LoadDriver {
         } finally {
             consumer.close();
         }
+    }
+
+    /** Sends at a rate, whatever is answered (open loop). */
+    private String pace(String topic, double rate, int bodyBytes, long length) throws Exception {
+        AtomicReference<Throwable> failure = new AtomicReference<>();
+        byte[] body = body(bodyBytes);
+        long started = System.nanoTime();
+        long sent = 0;
+        for (long due = started; due < started + length; due = started + (long) (++sent * 1e9 / rate)) {
+            for (long left = due - System.nanoTime(); left > 0; left = due - System.nanoTime()) {
+                LockSupport.parkNanos(left);
+            }
+            deliver(topic, body, failure);
+        }
+        if (failure.get() != null) {
+            throw new IllegalStateException(failure.get());
+        }
+        return "messages=" + sent;
     }
 
     private static byte[] stamped(int bytes, long due) {

@@ -52,6 +52,7 @@ from skylark.pipelines.store_source import StoreSource
 from skylark.protocol.bodies import MessageQueue
 
 if TYPE_CHECKING:
+    from skylark.arrow.decoder import Decoder
     from skylark.pipelines.history import HistoryTask, TopicHistory
 
 TASK_BYTES = 64 << 20
@@ -493,12 +494,25 @@ def read_ranges(
         check_crc=options.check_crc,
         on_bad=losses.damaged,
     )
-    batches = (
-        decoder.batch(records, wanted.queue.broker_name)
-        for wanted in ranges
-        for records in origin.read(wanted, losses)
-    )
-    return join_small_batches(batches)
+    return join_small_batches(_decoded(origin, ranges, losses, decoder))
+
+
+def _decoded(
+    origin: MessageSource, ranges: Iterable[OffsetRange], losses: LossPolicy, decoder: Decoder
+) -> Iterator[pa.RecordBatch]:
+    """Decode ranges. An error gets a note that names the place, which `plain_error` shows."""
+    for wanted in ranges:
+        at = wanted.from_offset
+        try:
+            for records in origin.read(wanted, losses):
+                yield decoder.batch(records, wanted.queue.broker_name)
+                whole = records.heads["queue_offset"][~records.bad]
+                at = int(whole[-1]) + 1 if len(whole) else at
+        except Exception as error:
+            queue = wanted.queue
+            place = f"topic {queue.topic}, broker {queue.broker_name}, queue {queue.queue_id}"
+            error.add_note(f"while reading {place}, from offset {at}")
+            raise
 
 
 def read_archived(

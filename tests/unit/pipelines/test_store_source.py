@@ -167,8 +167,10 @@ def test_damage_is_an_error_or_is_skipped_with_a_count(golden: Path, clean: Path
     row = rows(clean, topic)[0]
     log_file = clean / "commitlog" / f"{row['physicalOffset'] // 65536 * 65536:020}"
     flip(log_file, row["physicalOffset"] % 65536 + 4)  # its magic
-    with pytest.raises(Exception, match=f"physical offset {row['physicalOffset']}"):
+    with pytest.raises(Exception, match=f"physical offset {row['physicalOffset']}") as failed:
         rows(clean, topic)
+    place = f"while reading topic {topic}, broker store, queue {row['queueId']}, from offset "
+    assert [note for note in failed.value.__notes__ if note.startswith(place)]
     assert len(rows(clean, topic, failOnDataLoss="false")) == len(
         rows(clean, topic, tags="*", failOnDataLoss="false")
     )

@@ -33,6 +33,10 @@ LOOK_INTERVAL_S = 0.5
 START_ATTEMPTS_MAX = 4
 OUR_ERROR = re.compile(r"^\s*skylark\.(?:\w+\.)*(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback that ends with one of our errors."""
+PLACE = re.compile(
+    r"^\s*(while reading topic .+, from offset \d+|rows \d+ to \d+ for topic .+)$", re.MULTILINE
+)
+"""The note below it that says which message, or which rows of the task, it was about."""
 LATE_WORKER = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 
 DEDUPLICATION = "dedupe"
@@ -326,16 +330,18 @@ def stop_signals() -> Iterator[None]:
 
 
 def plain_error(error: BaseException | None) -> RocketMQError:
-    """Extract the error message from Spark's nested tracebacks."""
+    """Extract the error message from Spark's nested tracebacks, with topic, queue and offset if known."""
     if isinstance(error, RocketMQError):
         return error
     text = str(error)
+    place = f" ({found[-1]})" if (found := PLACE.findall(text)) else ""
     if ours := OUR_ERROR.findall(text):
         kind, sentence = ours[-1]
-        return SettingsError(*(_setting(sentence) if kind == "SettingsError" else (kind, sentence)))
+        name, reason = _setting(sentence) if kind == "SettingsError" else (kind, sentence)
+        return SettingsError(name, reason + place)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if "Error: " in line and not line.startswith("at ")]
-    return SettingsError("spark", (python or lines or ["it failed"])[-1 if python else 0])
+    return SettingsError("spark", (python or lines or ["it failed"])[-1 if python else 0] + place)
 
 
 def _setting(sentence: str) -> tuple[str, str]:
