@@ -36,9 +36,11 @@ help:
 
 setup: ## tools, .venv, pinned packages; fast when nothing changed
 	@bash scripts/setup.sh
+	@$(PYTHON) -m scripts.accelerator
 
 ready: # as setup, without what only tests need
 	@bash scripts/setup.sh run
+	@$(PYTHON) -m scripts.accelerator
 
 demo: ready ## see it work
 	@rm -rf build/demo

@@ -18,6 +18,7 @@ SOURCE = ROOT / "src"
 # Imports go only to lower numbers. `errors` is open to its own layer, too.
 LAYERS = {
     "_version": 0,
+    "_compiled": 0,
     "errors": 0,
     "settings": 0,
     "histogram": 0,
@@ -108,6 +109,8 @@ FRAGMENTS = {
 }
 # Imported by the script that is installed, too.
 ENTRY_POINTS = {"skylark.cli.start"}
+COMPILED = {"skylark._compiled"}
+"""Modules without Python source."""
 GERUND = re.compile(r"(\w+_)?[a-z]+ing")
 # Last words of module names that are established nouns.
 NOUNS = {"remoting", "testing", "monitoring", "polling", "encoding"}
@@ -341,7 +344,7 @@ def test_what_is_allowed_is_not_found(name: str, text: str) -> None:
 
 def import_graph(modules: list[Module]) -> dict[str, set[str]]:
     """Return the imported modules of each module."""
-    names = {module.name for module in modules}
+    names = {module.name for module in modules} | COMPILED
     graph: dict[str, set[str]] = {}
     for module in modules:
         targets = {

@@ -190,7 +190,7 @@ def fast_routes(handlers: Iterable[object], sends: SendPath, offsets: OffsetHand
     routes: dict[int, Handler | BatchRoute] = dict.fromkeys(NOT_SERVED_HERE, _refuse)
     for each in handlers:
         routes |= routes_of(each, role)
-    single = BatchRoute(sends.send)
+    single = BatchRoute(sends.send, take_frames=sends.take_plain if sends.takes_plain else None)
     return {
         **routes,
         RequestCode.SEND_MESSAGE: single,

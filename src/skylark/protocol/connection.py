@@ -122,6 +122,8 @@ class Connection(Generic[W]):
         """Set by a server with a gate: returns which signed sends are allowed without further checks."""
         self.has_undecided = False
         """Whether the last `receive` returned requests that `admits` has not accepted, or replies."""
+        self.take_frames: Callable[[bytes | bytearray], int] | None = None
+        """Set by a server: handles the first frames that were received, undecoded, and returns their end."""
         self._partial = bytearray()
         self._partial_bytes_needed = 0
         self._pending: dict[int, W] = {}
@@ -150,8 +152,9 @@ class Connection(Generic[W]):
             buffer = self._partial
             self._partial = bytearray()
         commands: list[Command] = []
+        taken = 0 if self.take_frames is None else self.take_frames(buffer)
         try:
-            position = self._decode_frames(buffer, commands, self._hot_decoders)
+            position = self._decode_frames(buffer, commands, self._hot_decoders, taken)
         except RemoteProtocolError as error:
             self.failure = error
             position = len(buffer)
@@ -187,11 +190,11 @@ class Connection(Generic[W]):
         buffer: bytes | bytearray | memoryview,
         commands: list[Command],
         hot_decoders: Mapping[bytes, _HotDecoder],
+        start: int = 0,
     ) -> int:
         """Decode all complete frames; return the start of the partial one. Raises RemoteProtocolError."""
         view = memoryview(buffer)
         end = len(buffer)
-        start = 0
         self.has_undecided = False
         header_bytes_max = self.limits.header_bytes_max
         rest_bytes_max = self.limits.frame_bytes_max - PREFIX_BYTES

@@ -138,6 +138,17 @@ class SendReplies:
             % (code, queue_id, transaction, msg_id, queue_offset, opaque, _remark(remark) if remark else b"")
         )
 
+    def stored_parts(self) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
+        """Return the constant parts of the header of a successful `stored`.
+
+        In between are queue id, unique key, message id, queue offset and opaque.
+        """
+        mark = b"\0"  # in no JSON text
+        key = b',"transactionId":"%b"' % mark
+        header = self._stored.replace(b"%d", b"%b") % (b"0", mark, key, mark, mark, mark, b"")
+        first, before_key, before_id, before_offset, before_opaque, last = header.split(mark)
+        return first, before_key, before_id, before_offset, before_opaque, last
+
     def refused(self, opaque: int, code: int, remark: str) -> bytes:
         """Return the reply for a message that was not stored."""
         return _frame(self._refused % (code, opaque, _remark(remark)))

@@ -224,6 +224,8 @@ class ServerGate(Protocol):
 
 
 BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
+TakeFrames = Callable[["Peer", bytes | bytearray], tuple[int, int]]
+"""Handles the first frames of a buffer, as many as it can, undecoded; returns their end and their number."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,6 +238,7 @@ class BatchRoute:
 
     handle: BatchHandler
     commands_max: int = 1_024
+    take_frames: TakeFrames | None = None
 
 
 Routes = Mapping[int, Handler | BatchRoute]
@@ -275,6 +278,11 @@ class Peer(Link):
             typed=server.gate is None and any(isinstance(route, BatchRoute) for route in routes.values()),
         )
         self._receive = self._codec.receive
+        self._taken = 0  # frames of the current read that were handled undecoded
+        taking = [route.take_frames for route in routes.values() if isinstance(route, BatchRoute)]
+        self._take: TakeFrames | None = next(filter(None, taking), None)
+        if self._take is not None and server.gate is None:
+            self._codec.take_frames = self._take_frames
         self._early_bytes = EARLY_BYTES
         self.host = ""
         self.packed_host = b""
@@ -341,11 +349,15 @@ class Peer(Link):
         self._descriptor = -1  # off-loop replies would be plain text
 
     def data_received(self, data: bytes) -> None:
+        self._taken = 0
         commands = self._receive(data)
-        if commands:
+        if not commands and self._taken:
+            self._is_lone = self._taken == 1
+            self._flush()
+        elif commands:
             # Complete frames only: a trickle of bytes does not keep a connection open.
             self.active_at = self._loop.time()
-            self._is_lone = len(commands) == 1
+            self._is_lone = len(commands) + self._taken == 1
             if self._server.rate is not None:
                 commands = self._within_rate(commands, self._server.rate)
             self._handle(commands)
@@ -391,6 +403,19 @@ class Peer(Link):
             self._transport.pause_reading()
 
     # --- Handling ---
+
+    def _take_frames(self, buffer: bytes | bytearray) -> int:
+        """Handle the first frames that need no decoding; return their end. Replies leave after the read."""
+        if self._server.rate is not None or self._waiting or not self.is_writable:
+            return 0
+        assert self._take is not None
+        self.active_at = self._loop.time()
+        self._gathering = True
+        try:
+            taken_bytes, self._taken = self._take(self, buffer)
+        finally:
+            self._gathering = False
+        return taken_bytes
 
     def _admitted(self, visitor: GateVisitor, data: bytes) -> list[Command]:
         """Decide about all requests of one read; answer the refused ones and return the others."""

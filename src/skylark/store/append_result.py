@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, overload
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
 import msgspec
 
@@ -132,6 +132,23 @@ class AppendedBatch(Sequence[AppendedRecord]):
 @lru_cache(_PACKED_MAX)
 def _packed_entries(count: int) -> Callable[..., bytes]:
     return struct.Struct(">" + ENTRY.format.removeprefix(">") * count).pack
+
+
+class LaidOut(NamedTuple):
+    """Records that are ready to be written, made of the beginning of a buffer."""
+
+    consumed: int
+    """Bytes of the buffer that they were made of."""
+    end: int
+    """End of the log behind them."""
+    data: bytearray
+    replies: bytes
+    results: list[AppendedRecord]
+
+
+LayOut = Callable[[int, int, int], LaidOut]
+"""Lays out records from a position of the log up to a limit, with a store time. It advances the next offsets
+of their queues, as an append does."""
 
 
 class Refused(msgspec.Struct, frozen=True):

@@ -34,6 +34,8 @@ from skylark.store.append_result import (
     NUL_REFUSED,
     AppendedBatch,
     AppendedRecord,
+    LaidOut,
+    LayOut,
     PutResult,
     PutStatus,
     Refused,
@@ -354,6 +356,20 @@ class CommitLog:
             )
             position += size
         return parts, position, placed
+
+    def append_laid_out(self, lay_out: LayOut, now_ms: int) -> LaidOut | None:
+        """Append what `lay_out` makes for the rest of the current file; None if it makes nothing.
+
+        Raises DiskFull, OSError.
+        """
+        if self._settings.append_crc_property:
+            return None
+        timestamp = self.last_timestamp = max(now_ms, self.last_timestamp)
+        laid_out = lay_out(self.appended, self._limit(), timestamp)
+        if not laid_out.results:
+            return None
+        self._write([laid_out.data], laid_out.end, laid_out.results)
+        return laid_out
 
     def append_batches(
         self, batches: Sequence[ClientBatch], queues: QueueTable, now_ms: int

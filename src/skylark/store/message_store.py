@@ -16,7 +16,15 @@ from skylark.model.message import PutMessage, StoredMessage
 from skylark.model.message_id import parse_offset_message_id
 from skylark.model.record import decode
 from skylark.settings import StoreSettings
-from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
+from skylark.store.append_result import (
+    AppendedBatch,
+    AppendedRecord,
+    LaidOut,
+    LayOut,
+    PutResult,
+    PutStatus,
+    Refused,
+)
 from skylark.store.batch_encoder import ClientBatch
 from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest
 from skylark.store.commit_log import CommitLog
@@ -304,6 +312,28 @@ class MessageStore:
         if not announce_later:
             self.announce()
         return results
+
+    def append_laid_out(self, lay_out: LayOut) -> LaidOut | None:
+        """Append messages that are encoded while the store is locked. The caller calls `announce` afterwards.
+
+        None if nothing was appended: `lay_out` made nothing, or the store refuses appends now, for a reason
+        that `append` returns.
+        """
+        if self._append_refusal() is not None:
+            return None
+        started = self._clock.monotonic()
+        with self._lock:
+            try:
+                laid_out = self.log.append_laid_out(lay_out, self._clock.now_ms())
+            except DiskFull:
+                return None
+            except OSError as error:
+                self._append_failed(error)
+                return None
+            if laid_out is not None:
+                self._accept(laid_out.results)
+        self._check_append_time(started)
+        return laid_out
 
     def append_batches(
         self, batches: Sequence[ClientBatch], *, announce_later: bool = False

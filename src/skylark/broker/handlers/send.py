@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 from skylark.broker.address import BrokerAddress
@@ -25,6 +26,7 @@ from skylark.broker.error_replies import (
     system_error,
 )
 from skylark.broker.groups import SubscriptionGroups
+from skylark.broker.handlers.plain_sends import PlainSends, is_lone_frame, with_code
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
@@ -36,6 +38,7 @@ from skylark.errors import BrokerError
 from skylark.model import names
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
+    HOST_V4_BYTES,
     RETRY_TOPIC_PREFIX,
     PutMessage,
     SystemFlag,
@@ -46,15 +49,23 @@ from skylark.model.message import (
 from skylark.model.message_id import UniqueIds, joined_offset_ids, offset_id_template
 from skylark.model.record import split_columns
 from skylark.protocol.bodies import PERM_WRITE, TopicConfig
-from skylark.protocol.codes import ResponseCode
+from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import TypedCommand
+from skylark.protocol.connection import Limits
 from skylark.protocol.frame_templates import SendReplies
 from skylark.protocol.requests.send import SendMessage, SendMessageV2
 from skylark.remoting.latency import ONEWAY, RequestLatencies
 from skylark.remoting.server import OffloopReply, Peer
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
-from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
+from skylark.store.append_result import (
+    AppendedBatch,
+    AppendedRecord,
+    LaidOut,
+    PutResult,
+    PutStatus,
+    Refused,
+)
 from skylark.store.batch_encoder import ClientBatch
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.message_store import MessageStore
@@ -139,6 +150,13 @@ class SendPath:
         self._admitted: set[ConsumeQueue | None] = set()
         """Queues of plain topics: messages to them need no further checks until the topics change."""
         self._admitted_edition: object = None
+        self._plain: PlainSends | None = None
+        if PlainSends.works_with(self._added, address.packed):
+            limits = Limits()
+            self._plain = PlainSends(
+                added=self._added, store_host=address.packed, replies=replies,
+                header_bytes_max=limits.header_bytes_max,
+            )  # fmt: skip
         self._waiting = 0  # sends that are stored but not acknowledged
         self._lone: LoneSend | None = None
         self._lacks_replicas = False
@@ -163,6 +181,57 @@ class SendPath:
         if self._waiting >= settings.send_queue_max:
             return system_busy()
         return None
+
+    # --- Plain messages, undecoded ---
+
+    @property
+    def takes_plain(self) -> bool:
+        """Whether `take_plain` can do anything."""
+        return self._plain is not None
+
+    def take_plain(self, peer: Peer, buffer: bytes | bytearray) -> tuple[int, int]:
+        """Handle the plain sends at the beginning of a read; return their bytes and number.
+
+        Nothing is taken while sends are refused, and of a client that waits for each message to be on disk:
+        its reply leaves by the flush thread (`_prepare_lone`).
+        """
+        plain, waits = self._plain, self._replication.delays_acks
+        if (
+            plain is None
+            or self._admitted_edition is not self._topics.edition
+            or len(peer.packed_host) != HOST_V4_BYTES
+            or (waits and is_lone_frame(buffer))
+            or self._refusal(self._clock.now_ms()) is not None
+            or self._lacks_replicas
+        ):
+            return 0, 0
+        laid_out = self._store.append_laid_out(
+            partial(plain.lay_out, buffer, peer.packed_host, self._store.log.message_bytes_max)
+        )
+        if laid_out is None:
+            return 0, 0
+        count = len(laid_out.results)
+        if waits:
+            self._answer_plain_when_stored(peer, laid_out)
+        else:
+            peer.write(laid_out.replies)
+            self._count_successes(RequestCode.SEND_MESSAGE_V2, peer.active_at, count)
+        self._stats.count_puts(laid_out.results)
+        self._store.announce()
+        return laid_out.consumed, count
+
+    def _answer_plain_when_stored(self, peer: Peer, laid_out: LaidOut) -> None:
+        since, count = peer.active_at, len(laid_out.results)
+
+        def answer(status: PutStatus) -> None:
+            self._waiting -= count
+            code = WAITING_STATUSES[status]
+            self._count(RequestCode.SEND_MESSAGE_V2, code, since, count)
+            is_stored = code is ResponseCode.SUCCESS
+            peer.write(laid_out.replies if is_stored else with_code(laid_out.replies, code))
+
+        self._waiting += count
+        self._replication.when_stored(laid_out.end, answer)
 
     # --- Single messages ---
 
@@ -239,7 +308,11 @@ class SendPath:
         if self._admitted_edition is not self._topics.edition:
             self._admitted_edition = self._topics.edition
             self._admitted.clear()
+            if self._plain is not None:
+                self._plain.places.clear()
         self._admitted.add(queue)
+        if self._plain is not None:
+            self._plain.note(queue)
 
     def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
         """Return queue and flags for a topic that needs checks or is missing. Raises BrokerError."""
