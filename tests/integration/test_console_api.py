@@ -77,6 +77,65 @@ async def test_messages_are_produced_and_read_by_cursor(client: ConsoleClient) -
     assert [message["body"] for message in tagged] == ['{"n":0}']
 
 
+async def test_messages_are_received_with_a_lease_and_acknowledged(
+    client: ConsoleClient, servers: EmbeddedServers
+) -> None:
+    await send(client, "PUT", "topics/leased", {"queues": 1})
+    await send(client, "PUT", "groups/workers", {"retries": 3})
+    bodies = {"messages": [{"body": f"{n}", "tag": "odd" if n % 2 else "even"} for n in range(6)]}
+    await send(client, "POST", "topics/leased/messages", bodies)
+
+    async def receive(**more: object) -> list[dict[str, str]]:
+        answer = await send(client, "POST", "groups/workers/receive", {"topic": "leased", **more})
+        assert answer.status == 200, answer.text
+        found: list[dict[str, str]] = answer.json()["messages"]
+        return found
+
+    first = await receive(limit=4, wait="10s", tags="odd")
+    assert [message["body"] for message in first] == ["1", "3", "5"]
+    assert await receive(tags="odd") == []
+    # Another gateway acknowledges one; the second comes again at once; the third has a new lease.
+    other = ConsoleSettings(clusters={"local": servers.namesrv}, pages=False)
+    async with console_client(other) as elsewhere:
+        answer = await send(elsewhere, "POST", "groups/workers/ack", {"receipts": [first[0]["receipt"]]})
+        assert answer.json() == {"results": [{"receipt": first[0]["receipt"]}]}
+    hidden = await send(
+        client, "POST", "groups/workers/lease", {"receipt": first[1]["receipt"], "invisible": "0s"}
+    )
+    assert hidden.status == 200, hidden.text
+    kept = await send(
+        client, "POST", "groups/workers/lease", {"receipt": first[2]["receipt"], "invisible": "10m"}
+    )
+    assert kept.json()["receipt"] != first[2]["receipt"]
+    again = await receive(tags="odd", wait="20s")
+    assert [(message["body"], message["reconsume_times"]) for message in again] == [("3", 1)]
+    acks = {"receipts": [again[0]["receipt"], kept.json()["receipt"]]}
+    assert (await send(client, "POST", "groups/workers/ack", acks)).json()["results"] == [
+        {"receipt": receipt} for receipt in acks["receipts"]
+    ]
+
+
+async def test_what_cannot_be_received_or_acknowledged_is_said(client: ConsoleClient) -> None:
+    await send(client, "PUT", "topics/leased", {"queues": 1})
+    for call, body, words in (
+        ("receive", {"topic": "leased", "limit": 33}, "invalid limit 33; pass 1 to 32"),
+        ("receive", {"topic": "leased", "invisible": "soon"}, "soon"),
+        ("receive", {}, "missing required field `topic`"),
+        ("ack", {"receipts": []}, "0 receipts"),
+        ("ack", {"receipts": ["nonsense"]}, "invalid receipt"),
+        ("lease", {"receipt": "leased 1 2", "invisible": "1s"}, "invalid receipt"),
+    ):
+        answer = await send(client, "POST", f"groups/workers/{call}", body)
+        assert answer.status == 400, answer.text
+        assert words in answer.json()["title"]
+    missing = await send(client, "POST", "groups/workers/receive", {"topic": "nothing"})
+    assert missing.status == 404
+    # A receipt must not send us to a server of its choice.
+    forged = "leased 0 1 30000 0 0 127.0.0.1:1 0 0"
+    [result] = (await send(client, "POST", "groups/workers/ack", {"receipts": [forged]})).json()["results"]
+    assert "is not on broker 127.0.0.1:1" in result["error"]
+
+
 async def test_a_read_waits_for_the_next_message(client: ConsoleClient) -> None:
     await send(client, "PUT", "topics/waited", {"queues": 1})
     at = (await client.get(f"{API}/topics/waited/messages?from=end")).json()["after"]

@@ -1,7 +1,8 @@
-"""Reference pages made from the code: `python -m skylark.cli.reference commands|errors > FILE`."""
+"""Reference pages made from the code: `python -m skylark.cli.reference commands|errors|http > FILE`."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -212,7 +213,71 @@ def _meaning(kind: type[RocketMQError]) -> str:
     return " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
 
 
-PAGES = {"commands": commands_page, "errors": errors_page}
+# --- The HTTP API ---
+
+
+HTTP_HEAD = """# HTTP API
+
+This page is written by `python -m skylark.cli.reference http`, from the OpenAPI document that consoles and
+gateways serve at `/api/v1/openapi.json`. [The web console](../howto/console.md#the-http-api) has examples.
+
+`{cluster}` is the name of the cluster, `local` unless others are given. Bodies are JSON; fields without a
+default must be passed. Errors are `application/problem+json` with `title`, `status` and, if a broker refused,
+its `code`.
+
+"""
+
+
+def http_page() -> str:
+    """Needs the extra `console`."""
+    from skylark.console.api import openapi  # noqa: PLC0415
+
+    document = openapi(["local"])
+    schemas = document["components"]["schemas"]
+    return HTTP_HEAD + "\n".join(
+        "\n".join(_operation(method, path, operation, schemas))
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    )
+
+
+def _operation(
+    method: str, path: str, operation: dict[str, Any], schemas: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    yield f"## {method.upper()} {path.removeprefix('/api/v1/{cluster}/')}\n"
+    yield f"`{method.upper()} {path}`\n"
+    yield operation["summary"]
+    if operation["description"]:
+        yield f"\n{operation['description']}"
+    asked = [each for each in operation["parameters"] if each["in"] == "query"]
+    if asked:
+        yield "\n| Parameter | Meaning |\n|---|---|"
+        yield from (f"| `{each['name']}` | {_cell(each['description'])} |" for each in asked)
+    if "requestBody" in operation:
+        reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        schema = schemas[reference.rpartition("/")[2]]
+        if schema.get("description"):
+            yield f"\n{' '.join(schema['description'].split())}"
+        yield "\n| Field | Type | Default |\n|---|---|---|"
+        for name, field in schema["properties"].items():
+            default = f"`{json.dumps(field['default'])}`" if "default" in field else ""
+            yield f"| `{name}` | {_cell(_json_type(field))} | {default} |"
+    yield ""
+
+
+def _json_type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_json_type(each) for each in field["anyOf"])
+    if "enum" in field:
+        return " or ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {_json_type(field['items'])}"
+    if isinstance(field.get("additionalProperties"), dict):
+        return f"object of {_json_type(field['additionalProperties'])}"
+    return str(field.get("format") or field.get("type") or "any value")
+
+
+PAGES = {"commands": commands_page, "errors": errors_page, "http": http_page}
 
 if __name__ == "__main__":
     sys.stdout.write(PAGES[sys.argv[1]]())

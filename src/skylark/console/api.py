@@ -8,13 +8,14 @@ import binascii
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from skylark.admin.pops import Receipt, receipt_of
 from skylark.admin.results import Group
 from skylark.admin.server_calls import at_once, whole
 from skylark.console.pages.messages import STREAMS_MAX, cursor_text, message_document, parse_cursor, wanted
@@ -31,6 +32,7 @@ from skylark.errors import (
 )
 from skylark.model.message import Message
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.pop import POP_MESSAGES_MAX
 from skylark.quantities import parse_duration_ms, parse_time_ms
 
 PREFIX = "/api/v1"
@@ -75,6 +77,31 @@ class NewOffsets(msgspec.Struct, forbid_unknown_fields=True):
 
     offsets: str | None = None
     to: str | None = None
+
+
+class NewReceive(msgspec.Struct, forbid_unknown_fields=True):
+    """`tags` as in `created || paid`, or an SQL92 condition; `from` counts for a group without offsets."""
+
+    topic: str
+    tags: str = "*"
+    sql: str | None = None
+    limit: int = 32
+    invisible: str = "30s"
+    wait: str = "0s"
+    start: Literal["begin", "end"] = msgspec.field(default="begin", name="from")
+
+
+class NewAcks(msgspec.Struct, forbid_unknown_fields=True):
+    """Receipts of messages that were processed."""
+
+    receipts: list[str]
+
+
+class NewLease(msgspec.Struct, forbid_unknown_fields=True):
+    """`invisible`: how long from now on; `0s` has the message delivered again at once."""
+
+    receipt: str
+    invisible: str
 
 
 Call = Callable[[Ask], Awaitable[Any]]
@@ -159,10 +186,7 @@ def _made(topic: str, item: NewMessage) -> Message:
 
 
 def _delay(text: str) -> timedelta:
-    try:
-        return timedelta(milliseconds=parse_duration_ms(text))
-    except ValueError as error:
-        raise BadForm(str(error)) from None
+    return timedelta(milliseconds=_duration_ms(text))
 
 
 async def _raw(ask: Ask, topic: str) -> Message:
@@ -276,6 +300,76 @@ async def one_message(ask: Ask) -> Any:
         raise
     except ClientError as error:
         raise NotThere(str(error)) from None
+
+
+# --- Leases, with brokers that have pop ---
+
+
+async def receive(ask: Ask) -> Any:
+    """Receive up to 32 messages of a group, each with a receipt; others do not get them meanwhile.
+
+    The lease is kept by the broker: any console or gateway can acknowledge it. What is not acknowledged in
+    time is delivered again, and after the group's attempts it becomes a dead letter. The group must exist.
+    """
+    given = await _read(ask, NewReceive)
+    if not 1 <= given.limit <= POP_MESSAGES_MAX:
+        raise BadForm(f"invalid limit {given.limit}; pass 1 to {POP_MESSAGES_MAX}")
+    found = await ask.admin.pops.receive(
+        ask.path("group"),
+        given.topic,
+        expression=given.tags,
+        sql=given.sql,
+        messages_max=given.limit,
+        invisible_ms=_duration_ms(given.invisible),
+        wait_ms=min(_duration_ms(given.wait), round(WAIT_S_MAX * 1000)),
+        from_end=given.start == "end",
+    )
+    return {
+        "messages": [
+            {**message_document(ask, message), "receipt": receipt_of(message).text} for message in found
+        ]
+    }
+
+
+async def ack(ask: Ask) -> Any:
+    """Acknowledge received messages: they are not delivered again. A result per receipt."""
+    given = await _read(ask, NewAcks)
+    if not 1 <= len(given.receipts) <= BATCH_MAX:
+        raise BadForm(f"{len(given.receipts)} receipts; pass 1 to {BATCH_MAX}")
+    group, receipts = ask.path("group"), [_receipt(text) for text in given.receipts]
+
+    async def acknowledge(receipt: Receipt) -> None:
+        await ask.admin.pops.ack(group, receipt)
+
+    results = await at_once(acknowledge, receipts)
+    return {
+        "results": [
+            {"receipt": receipt.text, **({"error": str(result)} if isinstance(result, RocketMQError) else {})}
+            for receipt, result in zip(receipts, results, strict=True)
+        ]
+    }
+
+
+async def lease(ask: Ask) -> Any:
+    """Change how long a received message stays with its receiver. The answer has its new receipt."""
+    given = await _read(ask, NewLease)
+    receipt = _receipt(given.receipt)
+    changed = await ask.admin.pops.hide(ask.path("group"), receipt, _duration_ms(given.invisible))
+    return {"receipt": changed.text}
+
+
+def _receipt(text: str) -> Receipt:
+    try:
+        return Receipt.read(text)
+    except ClientError as error:
+        raise BadForm(str(error)) from None
+
+
+def _duration_ms(text: str) -> int:
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise BadForm(str(error)) from None
 
 
 # --- Offsets ---
@@ -438,21 +532,39 @@ CALLS: tuple[tuple[str, str, Call, type[Any] | None, tuple[str, ...]], ...] = (
     ("DELETE", "groups/{group}", delete_group, None, ()),
     ("GET", "groups/{group}/offsets", offsets, None, ("topic",)),
     ("PUT", "groups/{group}/offsets/{topic}", put_offsets, NewOffsets, ("dry_run",)),
+    ("POST", "groups/{group}/receive", receive, NewReceive, ()),
+    ("POST", "groups/{group}/ack", ack, NewAcks, ()),
+    ("POST", "groups/{group}/lease", lease, NewLease, ()),
     ("GET", "brokers", brokers, None, ()),
 )
 """Method, path under a cluster, function, body, and parameters."""
 
 
+PARAMETERS = {
+    "after": "The cursor of the last answer; the messages behind it are returned.",
+    "from": "Without a cursor: begin (the default), end, or a time such as 1h or 2026-11-15T10:30Z.",
+    "tag": "Only messages with this tag.",
+    "text": "Only bodies that contain this text.",
+    "where": "Only messages that match an SQL92 condition over properties, TAGS, KEYS and body.FIELD.",
+    "limit": "At most so many messages, 1 to 1000; 100 without it.",
+    "wait": "Seconds to wait for the first message, at most 60.",
+    "topic": "Only this topic.",
+    "dry_run": "Only show what would happen.",
+}
+"""What the parameters of queries mean."""
+
+
 def openapi(clusters: list[str]) -> dict[str, Any]:
     """The description of all calls, from their functions and bodies."""
-    kinds = [NewMessage, NewMessages, NewTopic, NewGroup, NewOffsets]
+    kinds = [*(kind for *_, kind, _ in CALLS if kind is not None), NewMessages]
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for method, path, call, kind, parameters in CALLS:
         names = [part.strip("{}") for part in path.split("/") if part.startswith("{")]
         operation: dict[str, Any] = {
             "operationId": call.__name__,
-            "summary": (call.__doc__ or "").strip(),
+            "summary": _paragraphs(call)[0],
+            "description": "\n\n".join(_paragraphs(call)[1:]),
             "parameters": [
                 {
                     "name": "cluster",
@@ -464,7 +576,15 @@ def openapi(clusters: list[str]) -> dict[str, Any]:
                     {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
                     for name in names
                 ),
-                *({"name": name, "in": "query", "schema": {"type": "string"}} for name in parameters),
+                *(
+                    {
+                        "name": name,
+                        "in": "query",
+                        "description": PARAMETERS[name],
+                        "schema": {"type": "string"},
+                    }
+                    for name in parameters
+                ),
             ],
             "responses": {
                 "200": {"description": "done"},
@@ -481,6 +601,10 @@ def openapi(clusters: list[str]) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": components},
     }
+
+
+def _paragraphs(call: Call) -> list[str]:
+    return [" ".join(part.split()) for part in (call.__doc__ or "").split("\n\n")]
 
 
 def routes(console: Console) -> list[Route]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skylark.cli import mqadmin
-from skylark.cli.reference import commands, commands_page, root, sentences_and_examples
+from skylark.cli.reference import commands, commands_page, http_page, root, sentences_and_examples
 
 DOCS = Path(__file__).parents[3] / "docs"
 ROOT = root()
@@ -27,6 +27,12 @@ def test_the_reference_is_up_to_date() -> None:
     assert page == commands_page(), (
         "run: python -m skylark.cli.reference commands > docs/reference/commands.md"
     )
+
+
+def test_the_reference_of_the_http_api_is_up_to_date() -> None:
+    page = (DOCS / "reference" / "http-api.md").read_text()
+    assert page == http_page(), "run: python -m skylark.cli.reference http > docs/reference/http-api.md"
+    assert "## POST groups/{group}/receive" in page
 
 
 @pytest.mark.parametrize("name", sorted(LEAVES))

@@ -243,7 +243,7 @@ class AsyncSimpleConsumer:
         result = await session.call(address, request, timeout_ms=wait_ms + settings.request_timeout_ms)
         if result.code != ResponseCode.SUCCESS or result.reply is None:
             return []
-        messages = _received(result, result.reply, wanted.topic, target.broker_name)
+        messages = popped_messages(result, result.reply, wanted.topic, target.broker_name)
         matching = wanted.filtered(messages)
         if len(matching) < len(messages):
             kept = set(map(id, matching))
@@ -481,7 +481,9 @@ def _handle_of(message: ReceivedMessage) -> PopHandle:
     return handle
 
 
-def _received(result: PopResult, reply: PopReply, topic: str, broker_name: str) -> list[ReceivedMessage]:
+def popped_messages(
+    result: PopResult, reply: PopReply, topic: str, broker_name: str
+) -> list[ReceivedMessage]:
     """Return the messages of a pop, each with its handle. Raises RemoteProtocolError, CorruptRecord."""
     data = bytes(result.records)
     starts, counts = read_starts(reply.start_offset_info), read_order_counts(reply.order_count_info)
