@@ -33,6 +33,8 @@ PAGES = {
     "dead-letters": "dead-letters/billing",
     "pipelines": "pipelines",
     "pipeline": "pipelines/etl-payments-77e0b3f1",
+    "sql": "sql?q=select+value.customer.city,+tags,+count(*)+as+orders,+round(sum(value.amount),2)+as+amount"
+    "%0Afrom+orders%0Agroup+by+all%0Aorder+by+amount+desc",
     "clients": "clients",
     "health": "health",
     "changes": "changes",

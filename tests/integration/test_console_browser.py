@@ -136,6 +136,21 @@ def test_a_failed_job_says_why(page: Page, address: str) -> None:
     expect(page.get_by_role("alert")).to_contain_text("expected a Debezium event")
 
 
+def test_a_query_over_a_topic_is_run_and_shared(browser: Browser, page: Page, address: str) -> None:
+    page.goto(f"{address}/")
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    page.get_by_label("Query").fill(
+        "select value.customer.city, count(*) n from orders group by 1 order by 1"
+    )
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#grid-answer tbody tr").first).to_contain_text("Berlin")
+    expect(page.get_by_role("status")).to_contain_text("5 rows")
+    with opened(browser) as other:
+        other.goto(page.url)
+        expect(other.locator("#grid-answer tbody tr")).to_have_count(5)
+
+
 def test_a_message_is_sent_from_an_old_one_with_the_keyboard_alone(page: Page, address: str) -> None:
     page.goto(f"{address}/")
     page.keyboard.press("g")
@@ -175,7 +190,7 @@ PAGES = (
     "/topics/orders/send", "/topics/orders/settings", "/groups", "/groups/billing", "/groups/billing/members",
     "/groups/search/why", "/groups/search/reset?topic=orders&to=begin", "/dead-letters/billing", "/brokers",
     "/brokers/broker-a", "/name-servers", "/clients", "/health", "/changes", "/new-topic",
-    "/pipelines", "/pipelines/etl-payments-77e0b3f1",
+    "/sql?q=select+*+from+orders+limit+5", "/pipelines", "/pipelines/etl-payments-77e0b3f1",
 )  # fmt: skip
 
 

@@ -42,6 +42,13 @@ def console(
     state: Annotated[
         Path | None, typer.Option("--state", metavar="DIR", help="Keep the log of changes here.")
     ] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", metavar="DIR", help="SQL can query this store directory.")
+    ] = None,
+    lake: Annotated[
+        list[str] | None,
+        typer.Option("--lake", metavar="NAME=delta:DIR", help="SQL can query this table; may be repeated."),
+    ] = None,
     namesrv: Namesrv = NAMESRV,
 ) -> None:
     """Serve the web console until Ctrl-C: topics, messages, groups.
@@ -64,6 +71,8 @@ def console(
         read_only=read_only,
         hide_bodies=hide_bodies,
         state=state,
+        store=store,
+        lake=pairs(lake, "--lake"),
     )
 
 

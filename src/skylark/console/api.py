@@ -18,6 +18,7 @@ from starlette.routing import Route
 from skylark.admin.pops import Receipt, receipt_of
 from skylark.admin.results import Group
 from skylark.admin.server_calls import at_once, whole
+from skylark.console.pages import sql
 from skylark.console.pages.messages import STREAMS_MAX, cursor_text, message_document, parse_cursor, wanted
 from skylark.console.pages.resets import moment
 from skylark.console.view import Ask, BadForm, Console, NotThere, failures_of
@@ -513,6 +514,19 @@ async def brokers(ask: Ask) -> Any:
     }
 
 
+async def query(ask: Ask) -> Any:
+    """The answer of an SQL query over topics, store files and tables of the lake."""
+    found = await sql.answered(ask, ask.arg("query"))
+    if found.error:
+        raise BadForm(found.error)
+    return {
+        "columns": [{"name": name, "type": kind} for name, kind in found.columns],
+        "rows": found.rows,
+        "has_more": found.has_more,
+        "read": found.notes,
+    }
+
+
 CALLS: tuple[tuple[str, str, Call, type[Any] | None, tuple[str, ...]], ...] = (
     ("GET", "topics", topics, None, ()),
     ("GET", "topics/{topic}", topic, None, ()),
@@ -536,6 +550,7 @@ CALLS: tuple[tuple[str, str, Call, type[Any] | None, tuple[str, ...]], ...] = (
     ("POST", "groups/{group}/ack", ack, NewAcks, ()),
     ("POST", "groups/{group}/lease", lease, NewLease, ()),
     ("GET", "brokers", brokers, None, ()),
+    ("GET", "sql", query, None, ("query", "messages")),
 )
 """Method, path under a cluster, function, body, and parameters."""
 
@@ -549,6 +564,8 @@ PARAMETERS = {
     "limit": "At most so many messages, 1 to 1000; 100 without it.",
     "wait": "Seconds to wait for the first message, at most 60.",
     "topic": "Only this topic.",
+    "query": "A SELECT; tables are topics, `store.TOPIC` and `lake.TABLE`.",
+    "messages": "Newest messages of a topic that are read, 10000 without it, at most 100000.",
     "dry_run": "Only show what would happen.",
 }
 """What the parameters of queries mean."""

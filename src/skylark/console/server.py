@@ -26,6 +26,7 @@ from skylark.console.pages import (
     overview,
     pipelines,
     resets,
+    sql,
     topics,
 )
 from skylark.console.settings import ConsoleSettings
@@ -58,6 +59,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("dead-letters/{group}", dead_letters.letters),
     ("pipelines", pipelines.index),
     ("pipelines/{job}", pipelines.one),
+    ("sql", sql.show),
     ("clients", brokers.clients),
     ("health", brokers.check_health),
     ("access", access.index),

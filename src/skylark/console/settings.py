@@ -34,6 +34,10 @@ class ConsoleSettings:
     """False: only the HTTP API."""
     state: Path | None = None
     """The directory of the audit log; None: it is only in memory."""
+    store: Path | None = None
+    """A store directory whose topics SQL can query, whoever asks."""
+    lake: Mapping[str, str] = field(default_factory=dict)
+    """Tables for SQL, by name: `delta:DIR` or `parquet:DIR`. Whoever asks can query them."""
 
     def __post_init__(self) -> None:
         if not self.clusters:
@@ -42,6 +46,11 @@ class ConsoleSettings:
             if not _ALIAS.fullmatch(alias) or alias in RESERVED:
                 raise SettingsError(
                     "clusters", f"invalid name {alias!r} of a cluster; use small letters, digits, - and _"
+                )
+        for name, place in self.lake.items():
+            if place.partition(":")[0] not in ("delta", "parquet"):
+                raise SettingsError(
+                    "lake", f"invalid table {name}={place}; use NAME=delta:DIR or NAME=parquet:DIR"
                 )
         if not self.is_local and not (self.token or self.login):
             raise SettingsError(

@@ -9,6 +9,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "groups": ("Groups", "消费组"),
     "dead_letters": ("Dead letters", "死信"),
     "pipelines": ("Pipelines", "数据管道"),
+    "sql": ("SQL", "SQL"),
     "brokers": ("Brokers", "Broker"),
     "name_servers": ("Name servers", "NameServer"),
     "clients": ("Clients", "客户端"),
@@ -370,6 +371,23 @@ TEXTS: dict[str, tuple[str, str]] = {
     "state.finished": ("finished", "已完成"),
     "state.stopped": ("stopped", "已停止"),
     "state.silent": ("silent", "失联"),
+    # SQL
+    "sql.sentence": (
+        "Topics are tables with the newest {messages} messages each; body fields are in value",
+        "每个主题是一张表，包含最新的 {messages} 条消息；消息体字段在 value 中",
+    ),
+    "sql.rows": ("{count} rows", "{count} 行"),
+    "sql.more": ("The first {count} rows; add LIMIT or aggregate", "仅前 {count} 行；请使用 LIMIT 或聚合"),
+    "sql.read": ("Messages read: {notes}", "读取消息：{notes}"),
+    "sql.query": ("Query", "查询"),
+    "sql.run": ("Run", "运行"),
+    "sql.tables": ("Tables", "表"),
+    "sql.hidden": (
+        "Bodies are hidden in this console, so SQL is closed.",
+        "此控制台不显示消息体，因此 SQL 不可用。",
+    ),
+    "table.answer": ("Answer", "结果"),
+    "empty.answer": ("No rows.", "没有行。"),
     # Dead letters
     "dead_letters.sentence": ("{count} letters wait", "{count} 条死信等待处理"),
     "letters.sentence": ("{count} letters", "{count} 条死信"),

@@ -21,6 +21,7 @@ from skylark.console.connections import ClusterConnection, Connections
 from skylark.console.grid import LEVELS, Grid, arranged, format_duration, shown
 from skylark.console.guard import Guest, Logins
 from skylark.console.settings import ConsoleSettings
+from skylark.console.sql import SqlRunner
 from skylark.console.texts import LANGUAGES, TEXTS
 from skylark.console.watch import Look
 from skylark.errors import BrokerError, RocketMQError
@@ -35,6 +36,7 @@ NAVIGATION = (
             "groups": "groups",
             "dead_letters": "dead-letters",
             "pipelines": "pipelines",
+            "sql": "sql",
         },
     ),
     (
@@ -88,6 +90,7 @@ class Console:
         self.connections = Connections(settings.clusters)
         self.logins = Logins()
         self.changes = ChangeLog(settings.state)
+        self.sql = SqlRunner(settings)
         self.streams = 0
         self._templates = jinja2.Environment(
             loader=jinja2.PackageLoader("skylark.console"),

@@ -96,6 +96,9 @@ for (const form of document.querySelectorAll("form[data-filter]")) {
     for (const field of form.elements) if (!field.value) field.disabled = true; // short addresses
   });
 }
+document.getElementById("query")?.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key === "Enter") event.target.form.requestSubmit();
+});
 document.addEventListener("click", async (event) => {
   const button = event.target instanceof Element ? event.target.closest("[data-copy]") : null;
   if (!button) return;
@@ -104,7 +107,7 @@ document.addEventListener("click", async (event) => {
 });
 
 // --- Keys: single letters, but not while somebody types ---
-const PLACES = { o: "overview", t: "topics", g: "groups", d: "dead_letters", p: "pipelines", c: "clients", b: "brokers", h: "health", a: "access", x: "changes" };
+const PLACES = { o: "overview", t: "topics", g: "groups", d: "dead_letters", p: "pipelines", s: "sql", c: "clients", b: "brokers", h: "health", a: "access", x: "changes" };
 let going = false;
 
 document.addEventListener("keydown", (event) => {
