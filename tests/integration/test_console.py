@@ -66,7 +66,7 @@ PATHS = [
         job="etl-payments-77e0b3f1",
     )
     for path, _ in PAGES
-    if "{client}" not in path and "{id}" not in path
+    if "{client}" not in path and "{id}" not in path and "{user}" not in path
 ]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -261,6 +263,62 @@ async def test_people_log_in_as_users_of_the_broker(guarded: EmbeddedServers) ->
         assert "root" in (await client.get("/local/changes", **cookie)).text
         await client.post("/logout", {}, **cookie)
         assert (await client.get("/local/topics", **cookie)).status == 303
+
+
+async def test_users_and_rules_are_changed_and_put_back(guarded: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": guarded.namesrv}, login=True)
+    async with console_client(settings) as client:
+        root = await client.post("/login", {"name": "root", "secret": "root-secret", "next": "/"})
+        cookie = {"cookie": root.headers["set-cookie"].partition(";")[0]}
+
+        async def user(name: str) -> dict[str, Any]:
+            found: dict[str, Any] = (await client.get(f"/local/access/users/{name}.json", **cookie)).json()
+            return found
+
+        made = await client.post("/local/access/users", {"name": "clerk"}, **cookie)
+        assert made.status == 200, made.text
+        [secret] = re.findall(r'id="secret">([^<]+)<', made.text)
+        assert secret not in (await client.get("/local/access/users/clerk", **cookie)).text
+        assert secret not in (await client.get("/local/changes.json", **cookie)).text
+        fields = {"resource": "Topic:led*", "actions": ["Pub", "Sub"], "sources": "10.0.0.0/8"}
+        put = await client.post("/local/access/users/clerk/rules", fields, **cookie)
+        assert put.status == 303, put.text
+        assert [
+            (rule["resource"], rule["actions"], rule["sources"]) for rule in (await user("clerk"))["rules"]
+        ] == [("Topic:led*", ["Pub", "Sub"], ["10.0.0.0/8"])]
+        await client.post("/local/access/users/clerk/rules", {**fields, "decision": "Deny"}, **cookie)
+        assert (await user("clerk"))["rules"][0]["decision"] == "Deny"
+        change = (await client.get("/local/changes.json", **cookie)).json()["changes"][0]
+        assert "Topic:led*" in change["target"]
+        await client.post("/local/changes/3/undo", {}, **cookie)
+        assert (await user("clerk"))["rules"][0]["decision"] == "Allow"
+        deleted = await client.post(
+            "/local/access/users/clerk/rules/delete", {"resource": "Topic:led*"}, **cookie
+        )
+        assert (await user("clerk"))["rules"] == []
+        number = deleted.headers["location"].rpartition("=")[2]
+        await client.post(f"/local/changes/{number}/undo", {}, **cookie)
+        assert len((await user("clerk"))["rules"]) == 1
+        await client.post("/local/access/users/clerk", {"super": "1"}, **cookie)
+        assert ((await user("clerk"))["super"], (await user("clerk"))["enabled"]) == (True, False)
+        renewed = await client.post("/local/access/users/clerk/secret", {}, **cookie)
+        assert re.findall(r'id="secret">([^<]+)<', renewed.text) != [secret]
+        assert (await client.post("/local/access/users/clerk/delete", {"name": "x"}, **cookie)).status == 400
+        await client.post("/local/access/users/clerk/delete", {"name": "clerk"}, **cookie)
+        assert (await client.get("/local/access/users/clerk", **cookie)).status == 404
+
+
+async def test_who_is_no_super_user_changes_no_rules(guarded: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": guarded.namesrv}, login=True)
+    async with console_client(settings) as client:
+        reader = await client.post("/login", {"name": "reader", "secret": "reader-secret", "next": "/"})
+        cookie = {"cookie": reader.headers["set-cookie"].partition(";")[0]}
+        refused = await client.post("/local/access/users", {"name": "thief", "super": "1"}, **cookie)
+        assert refused.status == 502 and "has no permission" in refused.text
+        foreign = await client.post(
+            "/local/access/users", {"name": "x"}, **cookie, origin="http://evil.example"
+        )
+        assert foreign.status == 403
 
 
 async def test_the_broker_decides_what_a_user_may_do(guarded: EmbeddedServers) -> None:

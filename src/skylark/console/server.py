@@ -28,6 +28,7 @@ from skylark.console.pages import (
     resets,
     sql,
     topics,
+    users,
 )
 from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, Console, NotThere, Page, PageView, failed, rendered
@@ -63,6 +64,7 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("clients", brokers.clients),
     ("health", brokers.check_health),
     ("access", access.index),
+    ("access/users/{user}", users.one),
     ("changes", changes.index),
     ("brokers", brokers.index),
     ("brokers/{broker}", brokers.one),
@@ -87,6 +89,12 @@ FORMS: tuple[tuple[str, Page], ...] = (
     ("dead-letters/{group}/resend", dead_letters.resend),
     ("dead-letters/{group}/edit/{id}", dead_letters.edit),
     ("dead-letters/{group}/edit/{id}/try", dead_letters.attempt),
+    ("access/users", users.create),
+    ("access/users/{user}", users.update),
+    ("access/users/{user}/secret", users.renew_secret),
+    ("access/users/{user}/delete", users.delete),
+    ("access/users/{user}/rules", users.put_rule),
+    ("access/users/{user}/rules/delete", users.delete_rule),
     ("changes/{number}/undo", changes.undo),
 )
 """Changes, by POST. They do not exist in a console that only reads."""

@@ -12,7 +12,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from skylark.admin.admin import AsyncAdmin
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.guard import cookie_of, set_cookie
-from skylark.console.pages.topics import LIST
 from skylark.console.view import Ask, Console, PageView, language_of, redirect, text_of
 from skylark.errors import BrokerError, NoPermission, RocketMQError
 from skylark.settings.client import ClientSettings
@@ -126,7 +125,11 @@ async def index(ask: Ask) -> PageView:
         ]
     except BrokerError as error:
         failures = (str(error),)
-    user_columns = (GridColumn("user", "name"), GridColumn("role"), GridColumn("enabled"))
+    user_columns = (
+        GridColumn("user", "name", lambda row: ask.href("access", "users", row["user"])),
+        GridColumn("role"),
+        GridColumn("enabled"),
+    )
     rule_columns = (
         GridColumn("user", "name"),
         GridColumn("resource", "code"),
@@ -135,12 +138,12 @@ async def index(ask: Ask) -> PageView:
         GridColumn("sources", "words"),
     )
     return PageView(
-        template="list.html",
+        template="access.html",
         nav="access",
         title=ask.t("access"),
         sentence=ask.t("access.sentence", users=len(users), rules=len(rules)),
         grids=(Grid("users", user_columns, users), Grid("rules", rule_columns, rules)),
-        data=LIST,
+        data={"can_change": not ask.settings.read_only and not failures},
         code=(
             ("skylark", "skylark user list"),
             ("skylark", "skylark acl list"),

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from skylark.console.grid import Grid, GridColumn
-from skylark.console.pages import resets
+from skylark.console.pages import resets, users
 from skylark.console.view import Ask, BadForm, NotThere, PageView, redirect
 
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
@@ -79,6 +79,10 @@ UNDOS: dict[str, Callable[[Ask, dict[str, Any]], Awaitable[None]]] = {
     "update_topic": _undo_topic,
     "update_group": _undo_group,
     "update_broker": _undo_broker,
+    "create_user": users.undo_create,
+    "update_user": users.undo_update,
+    "put_rule": users.undo_rule,
+    "delete_rule": users.undo_rule,
 }
 """How a change is put back, by its action."""
 

@@ -12,7 +12,7 @@ from skylark.console.sql import MESSAGES, SqlAnswer, rows_of
 from skylark.console.view import Ask, BadForm, PageView
 from skylark.errors import RocketMQError
 
-NUMBERS = ("BIGINT", "INTEGER", "HUGEINT", "UBIGINT", "SMALLINT", "TINYINT")
+NUMBERS = ("BIGINT", "DOUBLE", "FLOAT", "INTEGER", "HUGEINT", "UBIGINT", "SMALLINT", "TINYINT")
 EXAMPLE = """select tags, count(*) as messages, max(storeTimestamp) as newest
 from {table}
 group by tags
