@@ -124,6 +124,22 @@ async def test_pipelines_show_what_jobs_reported(client: ConsoleClient) -> None:
     assert "No job nothing" in (await client.get("/local/pipelines/nothing")).text
 
 
+async def test_a_decoder_shows_bodies_and_its_errors(servers: EmbeddedServers) -> None:
+    def decode(body: bytes) -> object:
+        if b'"id": 68,' in body:
+            raise ValueError("no such version")
+        return {"bytes": len(body), "shop": "<b>north</b>"}
+
+    settings = ConsoleSettings(clusters={"local": servers.namesrv}, decoders=[("ord.*", decode)])
+    async with console_client(settings) as client:
+        listed = (await client.get("/local/topics/orders/messages")).text
+        assert "ValueError: no such version" in listed and "{&#34;bytes&#34;:" in listed
+        page = await client.get("/local/topics/orders/at/broker-a/0/1")
+        assert 'id="body-decoded"' in page.text and 'id="body-hex"' in page.text
+        assert "&lt;b&gt;north" in page.text and "<b>north" not in page.text
+    assert settings.decoder_of("payments") is None
+
+
 async def test_what_does_not_exist_is_said(client: ConsoleClient) -> None:
     for path, words in (
         ("topics/nothing", "No route info"),

@@ -87,10 +87,10 @@ async def test_messages_are_received_with_a_lease_and_acknowledged(
     bodies = {"messages": [{"body": f"{n}", "tag": "odd" if n % 2 else "even"} for n in range(6)]}
     await send(client, "POST", "topics/leased/messages", bodies)
 
-    async def receive(**more: object) -> list[dict[str, str]]:
+    async def receive(**more: object) -> list[dict[str, Any]]:
         answer = await send(client, "POST", "groups/workers/receive", {"topic": "leased", **more})
         assert answer.status == 200, answer.text
-        found: list[dict[str, str]] = answer.json()["messages"]
+        found: list[dict[str, Any]] = answer.json()["messages"]
         return found
 
     first = await receive(limit=4, wait="10s", tags="odd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -46,7 +47,7 @@ async def client(servers: EmbeddedServers) -> AsyncIterator[ConsoleClient]:
         yield client
 
 
-async def asked(client: ConsoleClient, query: str) -> object:
+async def asked(client: ConsoleClient, query: str) -> Any:
     found = await client.get(f"/local/sql.json?q={quote(query)}")
     return found.json().get("rows", found.json().get("error"))
 
@@ -65,11 +66,11 @@ async def test_topics_are_tables_with_the_fields_of_bodies(client: ConsoleClient
     ]
     [row] = await asked(
         client, """select bodyText, brokerName, year(storeTimestamp) > 2000 from "odd-name" """
-    )  # type: ignore[misc]
+    )
     assert list(row.values()) == ["plain text", "broker-a", True]
     [row] = await asked(
         client, "select value.customer.city c, properties['region'] r from orders where value.id = 3"
-    )  # type: ignore[misc]
+    )
     assert row == {"c": "Oslo", "r": "eu"}
     page = await client.get(f"/local/sql?q={quote('select 1 as one, 1 as one')}")
     assert page.status == 200 and "1 rows" in page.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +14,16 @@ from pathlib import Path
 import pytest
 
 TIMEOUT_S = 60
+
+
+def children_of(pid: int) -> list[int]:
+    """The consoles that a process started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if b"console" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
 
 
 def test_the_console_is_served_beside_the_broker_and_ends_with_it(tmp_path: Path) -> None:
@@ -34,6 +45,15 @@ def test_the_console_is_served_beside_the_broker_and_ends_with_it(tmp_path: Path
                 break
         with urllib.request.urlopen(link, timeout=TIMEOUT_S) as page:  # noqa: S310
             assert b"<h1>Overview</h1>" in page.read()
+        # It is started again if it ends.
+        [console] = children_of(process.pid)
+        os.kill(console, signal.SIGKILL)
+        for line in process.stdout:
+            if found := re.search(r"console on (http://127\.0\.0\.1:\d+/)", line):
+                link = found[1]
+                break
+        with urllib.request.urlopen(link, timeout=TIMEOUT_S) as page:  # noqa: S310
+            assert page.status == 200
     finally:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)  # ends when the console, which writes there, too, has ended

@@ -12,11 +12,11 @@ from skylark.admin.clients import AsyncClients
 from skylark.admin.controllers import AsyncControllers
 from skylark.admin.dead_letters import AsyncDeadLetters
 from skylark.admin.groups import AsyncGroups
+from skylark.admin.leases import AsyncLeases
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.overview import AsyncOverview
 from skylark.admin.pipelines import AsyncPipelines
-from skylark.admin.pops import AsyncPops
 from skylark.admin.server_calls import ServerCalls
 from skylark.admin.topics import AsyncTopics
 from skylark.admin.users import AsyncAcls, AsyncUsers
@@ -82,7 +82,7 @@ class AsyncAdmin:
         self.dead_letters = AsyncDeadLetters(self._servers, self.messages, self.offsets)
         self.overview = AsyncOverview(self.brokers, self.topics, self.groups, self.dead_letters)
         self.pipelines = AsyncPipelines(self.messages)
-        self.pops = AsyncPops(self._servers, self.groups)
+        self.leases = AsyncLeases(self._servers, self.groups)
         self.name_servers = AsyncNameServers(self._servers)
         self.controllers = AsyncControllers(self._servers)
         self.users = AsyncUsers(self._servers)
@@ -262,10 +262,10 @@ class Pipelines(_Part[AsyncPipelines]):
     runs = _waiting(AsyncPipelines.runs)
 
 
-class Pops(_Part[AsyncPops]):
-    receive = _waiting(AsyncPops.receive)
-    ack = _waiting(AsyncPops.ack)
-    hide = _waiting(AsyncPops.hide)
+class Leases(_Part[AsyncLeases]):
+    receive = _waiting(AsyncLeases.receive)
+    ack = _waiting(AsyncLeases.ack)
+    hide = _waiting(AsyncLeases.hide)
 
 
 class NameServers(_Part[AsyncNameServers]):
@@ -331,7 +331,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         self.dead_letters = DeadLetters(self, inner.dead_letters)
         self.overview = Overview(self, inner.overview)
         self.pipelines = Pipelines(self, inner.pipelines)
-        self.pops = Pops(self, inner.pops)
+        self.leases = Leases(self, inner.leases)
         self.name_servers = NameServers(self, inner.name_servers)
         self.controllers = Controllers(self, inner.controllers)
         self.users = Users(self, inner.users)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 import secrets
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +52,12 @@ def console(
         list[str] | None,
         typer.Option("--lake", metavar="NAME=delta:DIR", help="SQL can query this table; may be repeated."),
     ] = None,
+    decoders: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--decoder", metavar="[TOPICS=]MODULE:FUNCTION", help="Shows bodies of topics; may be repeated."
+        ),
+    ] = None,
     namesrv: Namesrv = NAMESRV,
 ) -> None:
     """Serve the web console until Ctrl-C: topics, messages, groups.
@@ -73,7 +82,25 @@ def console(
         state=state,
         store=store,
         lake=pairs(lake, "--lake"),
+        decoders=[_decoder(text) for text in decoders or ()],
     )
+
+
+def _decoder(text: str) -> tuple[str, Any]:
+    """A pattern of topics and a function of a module that can be imported here. Raises UsageError."""
+    names, equals, place = text.rpartition("=")
+    module, colon, function = place.partition(":")
+    if not colon:
+        raise UsageError(f"invalid --decoder {text!r}; write MODULE:FUNCTION, or TOPICS=MODULE:FUNCTION")
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    try:
+        re.compile(names)
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, re.error) as error:
+        raise UsageError(f"invalid --decoder {text!r}: {error}") from None
+    finally:
+        sys.path.pop(0)
+    return (names if equals else ".*"), found
 
 
 def run(

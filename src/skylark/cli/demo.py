@@ -123,11 +123,11 @@ def _next_commands(outcome: scenario.DemoResult, kept: Path | None) -> Iterator[
 
     if kept is None:
         yield "skylark demo --keep ./demo       # keeps the store, the Delta table and the report"
-        yield "skylark serve                    # your own servers"
+        yield "skylark serve --console          # your own servers, with the web console"
         return
     store = outcome.places["store"]
     yield f"skylark store dump {store} -t {scenario.TOPIC} --key order-42"
     if "Delta table" in outcome.places:
         question = f"select tags, count(*) from {scenario.TOPIC} group by tags"  # noqa: S608 - to copy
         yield f"skylark spark sql --store {store} -t {scenario.TOPIC} '{question}'"
-    yield f"skylark serve --data {store}"
+    yield f"skylark serve --data {store} --console   # prints the link of the web console"

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 CONSOLE_PORT = 8088
+CONSOLE_PAUSE_S = 0.5
+CONSOLE_PAUSE_S_MAX = 30.0
+"""Pauses before a console that ended is started again."""
 CONSOLE_STOP_S = 5.0
 Brokers = Annotated[
     int, typer.Option("--brokers", metavar="N", help="Number of broker processes, ports 10 apart.")
@@ -136,8 +139,28 @@ def console_beside(
     A process of its own, so that pages never wait on a broker's loop, nor it on them.
     """
     import subprocess  # noqa: PLC0415 - only with --console
+    import threading  # noqa: PLC0415
 
-    started: list[subprocess.Popen[bytes]] = []
+    stopping, running = threading.Event(), list[subprocess.Popen[bytes]]()
+
+    def keep(words: list[str], environment: dict[str, str]) -> None:
+        """Start it again, after a pause that grows, until the servers stop."""
+        pause_s = CONSOLE_PAUSE_S
+        while not stopping.is_set():
+            started_s = time.monotonic()
+            with subprocess.Popen(words, env=environment) as process:  # noqa: S603 - ourselves
+                running[:] = [process]
+                if stopping.is_set():
+                    process.terminate()
+                code = process.wait()
+            if stopping.is_set():
+                return
+            is_new = time.monotonic() - started_s < CONSOLE_PAUSE_S_MAX
+            pause_s = min(2 * pause_s, CONSOLE_PAUSE_S_MAX) if is_new else CONSOLE_PAUSE_S
+            typer.echo(
+                f"skylark: the console ended with code {code}; it starts again in {pause_s:g} s", err=True
+            )
+            stopping.wait(pause_s)
 
     def start(namesrv: str) -> None:
         say_next(namesrv)
@@ -146,18 +169,21 @@ def console_beside(
         if trial is not None:
             words.append("--login")
             environment |= {"SKYLARK_TLS_ENABLED": "true", "SKYLARK_TLS_TRUSTED": str(trial.authority)}
-        started.append(subprocess.Popen(words, env=environment))  # noqa: S603 - ourselves
+        threads.append(threading.Thread(target=keep, args=(words, environment), name="skylark-console"))
+        threads[0].start()
 
+    threads: list[threading.Thread] = []
     try:
         yield say_next if port is None else start
     finally:
-        for process in started:
+        stopping.set()
+        for process in running:
             process.terminate()
-            try:
-                process.wait(CONSOLE_STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for thread in threads:
+            thread.join(CONSOLE_STOP_S)
+            if thread.is_alive():
+                running[0].kill()
+                thread.join()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from skylark.admin.pops import Receipt, receipt_of
+from skylark.admin.leases import LeaseReceipt, receipt_of
 from skylark.admin.results import Group
 from skylark.admin.server_calls import at_once, whole
 from skylark.console.pages import sql
@@ -315,7 +315,7 @@ async def receive(ask: Ask) -> Any:
     given = await _read(ask, NewReceive)
     if not 1 <= given.limit <= POP_MESSAGES_MAX:
         raise BadForm(f"invalid limit {given.limit}; pass 1 to {POP_MESSAGES_MAX}")
-    found = await ask.admin.pops.receive(
+    found = await ask.admin.leases.receive(
         ask.path("group"),
         given.topic,
         expression=given.tags,
@@ -339,8 +339,8 @@ async def ack(ask: Ask) -> Any:
         raise BadForm(f"{len(given.receipts)} receipts; pass 1 to {BATCH_MAX}")
     group, receipts = ask.path("group"), [_receipt(text) for text in given.receipts]
 
-    async def acknowledge(receipt: Receipt) -> None:
-        await ask.admin.pops.ack(group, receipt)
+    async def acknowledge(receipt: LeaseReceipt) -> None:
+        await ask.admin.leases.ack(group, receipt)
 
     results = await at_once(acknowledge, receipts)
     return {
@@ -355,13 +355,13 @@ async def lease(ask: Ask) -> Any:
     """Change how long a received message stays with its receiver. The answer has its new receipt."""
     given = await _read(ask, NewLease)
     receipt = _receipt(given.receipt)
-    changed = await ask.admin.pops.hide(ask.path("group"), receipt, _duration_ms(given.invisible))
+    changed = await ask.admin.leases.hide(ask.path("group"), receipt, _duration_ms(given.invisible))
     return {"receipt": changed.text}
 
 
-def _receipt(text: str) -> Receipt:
+def _receipt(text: str) -> LeaseReceipt:
     try:
-        return Receipt.read(text)
+        return LeaseReceipt.read(text)
     except ClientError as error:
         raise BadForm(str(error)) from None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from skylark.errors import SettingsError
@@ -14,6 +15,8 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1", "[::1]"})
 RESERVED = frozenset({"api", "login", "logout", "static"})
 """First words of addresses that are not clusters."""
 PORT = 8088
+BodyDecoder = Callable[[bytes], Any]
+"""Takes a body; returns text, or a value that becomes JSON."""
 _ALIAS = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 
 
@@ -39,6 +42,9 @@ class ConsoleSettings:
     lake: Mapping[str, str] = field(default_factory=dict)
     """Tables for SQL, by name: `delta:DIR` or `parquet:DIR`. Whoever asks can query them."""
 
+    decoders: Sequence[tuple[str, BodyDecoder]] = ()
+    """Functions that turn bodies into values, each with a pattern of whole topic names; the first counts."""
+
     def __post_init__(self) -> None:
         if not self.clusters:
             raise SettingsError("clusters", "no cluster given")
@@ -58,6 +64,9 @@ class ConsoleSettings:
                 f"the console would be open to everybody who reaches {self.host}; pass --token or --login,"
                 " or bind it to 127.0.0.1",
             )
+
+    def decoder_of(self, topic: str) -> BodyDecoder | None:
+        return next((decode for names, decode in self.decoders if re.fullmatch(names, topic)), None)
 
     @property
     def is_local(self) -> bool:

@@ -124,7 +124,8 @@ class SqlRunner:
     async def _run(
         self, query: str, admin: AsyncAdmin, topics: Iterable[str], messages: int, folder: Path
     ) -> SqlAnswer:
-        tables, notes = [], []
+        tables: list[dict[str, Any]] = []
+        notes: list[str] = []
         for number, table in enumerate(named_tables(query, await asyncio.to_thread(self.tables, topics))):
             path = folder / f"{number}.json"
             if table.schema == LAKE:

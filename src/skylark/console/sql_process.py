@@ -29,7 +29,7 @@ def main() -> None:
     task = json.load(sys.stdin)
     memory = int(task["memory_bytes"])
     _limit(memory, float(task["seconds"]))
-    config = {**CLOSED, "memory_limit": f"{memory >> 20}MB", "threads": "1"}
+    config: dict[str, Any] = {**CLOSED, "memory_limit": f"{memory >> 20}MB", "threads": "1"}
     try:
         connection = duckdb.connect(":memory:", config=config)
         for table in task["tables"]:

@@ -185,6 +185,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "message.before": ("Before", "上一条"),
     "message.after": ("After", "下一条"),
     "message.again": ("Send again", "再次发送"),
+    "form.decoded": ("Decoded", "已解码"),
     "form.json": ("JSON", "JSON"),
     "form.text": ("Text", "文本"),
     "form.hex": ("Hex", "十六进制"),

@@ -12,6 +12,7 @@ from skylark.console.grid import Grid, GridColumn
 from skylark.console.pages.groups import members_of
 from skylark.console.pages.messages import place_href, preview
 from skylark.console.pages.topics import LIST
+from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, NotThere, PageView, redirect
 from skylark.errors import RocketMQError
 from skylark.model.names import retry_topic
@@ -59,7 +60,7 @@ async def letters(ask: Ask) -> PageView:
     group, with_all = ask.path("group"), ask.arg("all") == "1"
     found = await ask.admin.dead_letters.find(group, all_letters=with_all, letters_max=LETTERS_MAX)
     word = ask.arg("q").lower()
-    chosen = [letter for letter in found if word in _searched(letter)][:LETTERS_MAX]
+    chosen = [letter for letter in found if word in _searched(letter, ask.settings)][:LETTERS_MAX]
 
     async def is_sent(letter: DeadLetter) -> bool:
         return await _is_sent(ask, letter)
@@ -74,7 +75,7 @@ async def letters(ask: Ask) -> PageView:
             "tag": letter.message.tags or "",
             "keys": letter.message.keys,
             "attempts": letter.message.reconsume_times,
-            "preview": "" if ask.settings.hide_bodies else preview(letter.message),
+            "preview": "" if ask.settings.hide_bodies else preview(letter.message, ask.settings),
             "place": place_href(ask, letter.message),
         }
         for letter, done in zip(chosen, sent, strict=True)
@@ -108,9 +109,9 @@ async def letters(ask: Ask) -> PageView:
     )
 
 
-def _searched(letter: DeadLetter) -> str:
+def _searched(letter: DeadLetter, settings: ConsoleSettings) -> str:
     message = letter.message
-    return f"{letter.topic} {message.tags} {' '.join(message.keys)} {preview(message)}".lower()
+    return f"{letter.topic} {message.tags} {' '.join(message.keys)} {preview(message, settings)}".lower()
 
 
 async def _is_sent(ask: Ask, letter: DeadLetter) -> bool:

@@ -20,6 +20,7 @@ from skylark.admin.server_calls import at_once, whole
 from skylark.client.received_message import ReceivedMessage
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.pages.topics import crumbs, tabs
+from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, NotThere, PageView, failures_of, redirect
 from skylark.errors import BadBody, ClientError, CorruptRecord, NoRoute, RocketMQError
 from skylark.model.message import Message
@@ -214,14 +215,27 @@ def message_row(ask: Ask, message: ReceivedMessage) -> dict[str, Any]:
         "tag": message.tags or "",
         "keys": message.keys,
         "size": message.stored_bytes,
-        "preview": "" if ask.settings.hide_bodies else preview(message),
+        "preview": "" if ask.settings.hide_bodies else preview(message, ask.settings),
         "href": place_href(ask, message),
     }
 
 
-def preview(message: ReceivedMessage) -> str:
+def decoded(message: ReceivedMessage, settings: ConsoleSettings) -> str | None:
+    """What the decoder of its topic makes of a body, or its error; None without a decoder."""
+    decode = settings.decoder_of(message.topic)
+    if decode is None:
+        return None
+    try:
+        value = decode(message.body)
+        return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    except Exception as error:  # noqa: BLE001 - somebody else's function; its error is shown
+        return f"{type(error).__name__}: {error}"
+
+
+def preview(message: ReceivedMessage, settings: ConsoleSettings) -> str:
     """The beginning of the body, on one line and printable."""
-    text = text_of(message)[:PREVIEW_CHARS]
+    found = decoded(message, settings)
+    text = (text_of(message) if found is None else found)[:PREVIEW_CHARS]
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -309,7 +323,7 @@ async def at_place(ask: Ask) -> PageView:
             "message": message,
             "facts": message_facts(message),
             "properties": dict(sorted(message.properties.items())),
-            "forms": {} if ask.settings.hide_bodies else body_forms(message),
+            "forms": {} if ask.settings.hide_bodies else body_forms(message, ask.settings),
             "before": ask.href(*queue, message.queue_offset - 1),
             "after": ask.href(*queue, message.queue_offset + 1),
             "journey": ask.href("topics", topic, "journey", message.message_id),
@@ -340,13 +354,22 @@ def message_facts(message: ReceivedMessage) -> list[tuple[str, object]]:
     ]
 
 
-def body_forms(message: ReceivedMessage) -> dict[str, str | Markup]:
-    """The body as JSON if it is, as text if it is, and always as hexadecimal digits."""
+def _pretty(text: str) -> str | Markup:
+    try:
+        return coloured(msgspec.json.format(text, indent=2))
+    except msgspec.DecodeError:
+        return text
+
+
+def body_forms(message: ReceivedMessage, settings: ConsoleSettings) -> dict[str, str | Markup]:
+    """The body by its decoder, as JSON if it is, as text if it is, and always as hexadecimal digits."""
     try:
         body = message.body
     except (BadBody, CorruptRecord) as error:
         return {"text": str(error), "hex": hex_dump(message.plain_body[:HEX_SHOWN_BYTES])}
     forms: dict[str, str | Markup] = {}
+    if (text := decoded(message, settings)) is not None:
+        forms["decoded"] = _pretty(text)
     if body[:1] in (b"{", b"[") and len(body) <= BODY_SHOWN_BYTES:
         try:
             forms["json"] = coloured(msgspec.json.format(body, indent=2).decode())

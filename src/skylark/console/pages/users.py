@@ -99,7 +99,7 @@ async def update(ask: Ask) -> Response:
     user, fields = await _account(ask), await ask.form()
     wanted = {"is_enabled": fields.get("enabled") == "1", "is_super": fields.get("super") == "1"}
     before = {"is_enabled": user.is_enabled, "is_super": user.is_super}
-    await ask.admin.users.update(user.name, **wanted)
+    await ask.admin.users.update(user.name, is_enabled=wanted["is_enabled"], is_super=wanted["is_super"])
     change = ask.record("update_user", user.name, before={"user": user.name, "fields": before}, after=wanted)
     return redirect(ask.href("access", "users", user.name, changed=change.number))
 

@@ -33,7 +33,7 @@ LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class LeaseReceipt:
     """Proves the lease of one message. As text, it goes through JSON and addresses."""
 
     topic: str
@@ -44,16 +44,16 @@ class Receipt:
         return f"{self.topic} {self.handle.encode()}"
 
     @staticmethod
-    def read(text: str) -> Receipt:
+    def read(text: str) -> LeaseReceipt:
         """Raises ClientError."""
         topic, _, handle = text.partition(" ")
         try:
-            return Receipt(topic, PopHandle.decode(handle))
+            return LeaseReceipt(topic, PopHandle.decode(handle))
         except RemoteProtocolError:
             raise ClientError(f"invalid receipt {text[:128]!r}; pass one that receive returned") from None
 
 
-class AsyncPops:
+class AsyncLeases:
     """Part of `AsyncAdmin`. The group must exist, and its brokers must have RocketMQ 5's pop."""
 
     def __init__(self, servers: ServerCalls, groups: AsyncGroups) -> None:
@@ -140,7 +140,7 @@ class AsyncPops:
             return True
         return False
 
-    async def ack(self, group: str, receipt: Receipt) -> None:
+    async def ack(self, group: str, receipt: LeaseReceipt) -> None:
         """The message is not delivered again. Raises NoRoute, ClientError, BrokerError, RemotingError."""
         handle = receipt.handle
         request = AckMessage(
@@ -152,7 +152,7 @@ class AsyncPops:
         )
         await self._servers.ask(await self._address(receipt), request)
 
-    async def hide(self, group: str, receipt: Receipt, invisible_ms: int) -> Receipt:
+    async def hide(self, group: str, receipt: LeaseReceipt, invisible_ms: int) -> LeaseReceipt:
         """Lease the message for this time from now on; 0 has it delivered again. The old receipt is void."""
         handle = receipt.handle
         request = ChangeMessageInvisibleTime(
@@ -165,9 +165,9 @@ class AsyncPops:
         )
         reply = await self._servers.ask(await self._address(receipt), request)
         changed = handle.changed(reply.pop_time, reply.invisible_time, reply.revive_queue_id)
-        return Receipt(receipt.topic, changed)
+        return LeaseReceipt(receipt.topic, changed)
 
-    async def _address(self, receipt: Receipt) -> str:
+    async def _address(self, receipt: LeaseReceipt) -> str:
         """Of a broker that has the topic: a receipt comes from outside and must not choose the server."""
         handle = receipt.handle
         return await self._servers.address_of(
@@ -175,8 +175,8 @@ class AsyncPops:
         )
 
 
-def receipt_of(message: ReceivedMessage) -> Receipt:
+def receipt_of(message: ReceivedMessage) -> LeaseReceipt:
     """Raises ClientError for a message that was not received with a lease."""
     if message.handle is None:
         raise ClientError(f"message {message.message_id} has no receipt")
-    return Receipt(message.topic, message.handle)
+    return LeaseReceipt(message.topic, message.handle)
