@@ -13,7 +13,7 @@ CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 COVERED := model protocol store
 # Seconds for each cell of `make figures`; parts of `make figures-others`, and what `make figures-peers` compares.
 CELL_S := 3
-OTHERS := store clients spark apache peers
+OTHERS := store clients spark whole apache peers
 PARTS := $(OTHERS) soak growth
 PEERS := apache,kafka,nats
 COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start stop memory recover
@@ -78,7 +78,7 @@ figures: setup ## measure what docs/performance.md says of ours: 9 minutes of a 
 	-$(PYTHON) -m benchmarks costs src/skylark/bench/costs.json
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
-figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients and of Spark: 50 minutes, or in parts
+figures-others: $(OTHERS:%=figures-%) ## what it says beside others, of clients and of Spark: an hour, or in parts
 	$(PYTHON) -m scripts.performance_page build/figures/*.json
 
 figures-page: setup ## its tables from what was measured before
@@ -93,6 +93,7 @@ figures-spark = $(call printed,spark,benchmarks.spark --body 200)
 figures-soak = $(PYTHON) -m benchmarks soak --out build/figures/soak.json
 figures-growth = $(PYTHON) -m benchmarks growth --out build/figures/growth.json --svg docs/charts
 figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds 3)
+figures-whole = $(call printed,broker-whole,benchmarks.broker --peer apache --broker-cpus all --seconds 3)
 # A file of its own each time: what was measured before, and not now, stays on the page.
 figures-peers = $(PYTHON) -m benchmarks compare --peer $(PEERS) --seconds 2 --warm-up 20 \
   $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare-$(COMPARED_AT).json

@@ -16,6 +16,7 @@ NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 OURS, APACHE = 0, 1
 OUR_WAITS, APACHE_WAITS, TIMES = 2, 3, 6
 """Columns of the table beside Apache, after the first."""
+SYNC_MANY = ("synchronous flush, 64", "synchronous flush, 1,024")
 WAITS_P50, WAITS_P99, WAITS_P999 = 0, 1, 2
 
 
@@ -69,6 +70,12 @@ def lower_p99(table: Table) -> str:
     return f"{sum(ours < theirs for ours, theirs in pairs)} of {len(pairs)}"
 
 
+def lost(table: Table) -> str:
+    """The cells in which Apache's rate is higher."""
+    names = [name for name, cells in table.items() if (times := numbers(cells[TIMES])) and times[0] < 1]
+    return "; ".join(names) or "none"
+
+
 def small_batch(table: Table, column: int) -> str:
     (row,) = [cells for name, cells in table.items() if name.startswith("batches") and name.endswith("128 B")]
     return short(numbers(row[column])[WAITS_P50])
@@ -101,6 +108,18 @@ FIGURES: dict[str, tuple[str, Callable[[Table], str]]] = {
         "apache",
         lambda table: between(_times(table, "1 in", "64 in", "1,024 in", "synchronous flush")),
     ),
+    "whole-many-times": (
+        "apache-whole",
+        lambda table: between(_times(table, "64 in flight", "1,024 in flight", *SYNC_MANY)),
+    ),
+    "whole-lone-times": ("apache-whole", lambda table: between(_times(table, "1 in flight"))),
+    "whole-lone-sync-times": (
+        "apache-whole",
+        lambda table: between(_times(table, "synchronous flush, 1 in flight")),
+    ),
+    "whole-batch-times": ("apache-whole", lambda table: between(_times(table, "batches"))),
+    "whole-pull-times": ("apache-whole", lambda table: between(_times(table, "pulls"))),
+    "whole-lost": ("apache-whole", lost),
     "many-times": ("apache", lambda table: between(_times(table, "64 in flight", "1,024 in flight"))),
     "pull-times": ("apache", lambda table: between(_times(table, "pulls"))),
     "lone-times": ("apache", lambda table: between(_times(table, "1 in flight"))),

@@ -11,14 +11,20 @@ from benchmarks._common import ProgramResult
 from benchmarks.compare.cells import APACHE, KAFKA, NATS, OURS, START, choose
 from benchmarks.compare.figures import Comparison, Outcome, SystemFacts, rows_of
 from benchmarks.growth import TITLES
+from scripts.performance_figures import FIGURE, with_figures
 from scripts.performance_page import main, tables_of
 from skylark.bench.machine import describe
 from skylark.bench.results import encode, make_cell, make_document
 
 
-def reported(benchmark: str, results: dict[str, Any], made_at: str = "2026-11-15 20:00:00+00:00") -> bytes:
+def reported(
+    benchmark: str,
+    results: dict[str, Any],
+    made_at: str = "2026-11-15 20:00:00+00:00",
+    conditions: dict[str, str] | None = None,
+) -> bytes:
     machine = msgspec.structs.replace(describe(), load_1m=1.5)
-    found = ProgramResult.now(benchmark, {}, results=results)
+    found = ProgramResult.now(benchmark, conditions or {}, results=results)
     return encode(msgspec.structs.replace(found, made_at=made_at, machine=machine))
 
 
@@ -62,6 +68,19 @@ def test_cells_beside_apache_stand_in_order_and_those_below_the_aim_are_bold() -
         "| pulls of 32, backlog of 1 KiB | 2,000 | 1,000 | 0.12 / 4.3 | 0.12 / 4.3 | 10 | 10 "
         "| 2.00 (1.00 to 4.00) |",
     ]  # fmt: skip
+
+
+def test_brokers_on_the_whole_machine_have_their_own_table_and_aim() -> None:
+    """And the page says which cells are lost."""
+    found = {"async-64-128B": pair(19, 10), "async-1024-128B": pair(25, 10), "batch-128B": pair(7, 10)}
+    whole = reported("broker", found, conditions={"broker_cpus": "all"})
+    tables = tables_of({"a": reported("broker", {"async-64-128B": pair(16, 10)}), "b": whole})
+    assert "| 1.60 (0.80 to 3.20) |" in tables["apache"]
+    assert "| **1.90 (0.95 to 3.80)** |" in tables["apache-whole"]
+    names = ("whole-many-times", "whole-batch-times", "whole-lost", "whole-pull-times")
+    text = ", ".join(f"<!-- figure: {name} -->?<!-- end -->" for name in names)
+    values = [value for _, _, value, _ in FIGURE.findall(with_figures(text, tables))]
+    assert values == ["1.9 to 2.5", "0.7", "batches of 32, 128 B", "(not measured)"]
 
 
 def test_a_cell_without_a_good_round_is_void() -> None:
