@@ -124,6 +124,32 @@ async def test_pipelines_show_what_jobs_reported(client: ConsoleClient) -> None:
     assert "No job nothing" in (await client.get("/local/pipelines/nothing")).text
 
 
+async def test_the_map_shows_who_talks_to_whom() -> None:
+    with EmbeddedServers() as servers, Admin(namesrv=servers.namesrv) as admin:
+        servers.create_topic("sales", 1)
+        [queue] = admin.topics.queues("sales")
+        with Producer("till-1", namesrv=servers.namesrv) as producer:
+            producer.send(Message("sales", b"{}"))
+            admin.groups.create("audit")
+            admin.offsets.commit("audit", {queue: 0})
+            async with console_client(ConsoleSettings(clusters={"local": servers.namesrv})) as client:
+                found = (await client.get("/local/map.json")).json()
+                page = await client.get("/local/map")
+    assert found["producers"]["till-1"] == 1
+    assert {"from": "till-1", "to": "broker-a"} in found["links"]
+    assert {"from": "broker-a", "to": "audit"} in found["links"]
+    assert page.text.count('<path class="link"') == 2 and 'href="/local/groups/audit"' in page.text
+
+
+async def test_stores_say_what_they_hold_and_delete(client: ConsoleClient) -> None:
+    [row] = (await client.get("/local/store.json")).json()["stores"]
+    assert (row["broker"], row["role"], row["undispatched"]) == ("broker-a", "master", 0)
+    assert row["log_bytes"] > 1000
+    assert row["deleted_from"] == row["earliest"] + row["kept_for"]
+    page = await client.get("/local/controllers")
+    assert "No broker is in controller mode." in page.text
+
+
 async def test_a_decoder_shows_bodies_and_its_errors(servers: EmbeddedServers) -> None:
     def decode(body: bytes) -> object:
         if b'"id": 68,' in body:

@@ -124,6 +124,13 @@ def test_a_dead_letter_is_edited_and_sent_again(page: Page, address: str) -> Non
     expect(page.get_by_role("status")).to_contain_text("sent dead letters of billing")
 
 
+def test_the_map_leads_to_a_group(page: Page, address: str) -> None:
+    page.goto(f"{address}/map")
+    expect(page.locator("svg.map .link").first).to_be_visible()
+    page.get_by_role("link", name="search").first.click()
+    expect(page.get_by_role("heading", name="search", level=1)).to_be_visible()
+
+
 def test_a_failed_job_says_why(page: Page, address: str) -> None:
     page.goto(f"{address}/")
     page.keyboard.press("g")
@@ -190,7 +197,8 @@ PAGES = (
     "/topics/orders/send", "/topics/orders/settings", "/groups", "/groups/billing", "/groups/billing/members",
     "/groups/search/why", "/groups/search/reset?topic=orders&to=begin", "/dead-letters/billing", "/brokers",
     "/brokers/broker-a", "/name-servers", "/clients", "/health", "/changes", "/new-topic",
-    "/sql?q=select+*+from+orders+limit+5", "/pipelines", "/pipelines/etl-payments-77e0b3f1",
+    "/map", "/store", "/controllers", "/access", "/sql?q=select+*+from+orders+limit+5", "/pipelines",
+    "/pipelines/etl-payments-77e0b3f1",
 )  # fmt: skip
 
 

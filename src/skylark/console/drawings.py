@@ -1,8 +1,9 @@
-"""Pure. SVG drawings: sparklines, line charts, bars. Colours come from the style sheet's classes."""
+"""Pure. SVG drawings: sparklines, line charts, bars, the map of a cluster. The style sheet colours them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from markupsafe import Markup
@@ -108,3 +109,66 @@ def _nice(value: float) -> float:
         if step * factor >= value:
             return step * factor
     return value
+
+
+# --- The map of a cluster ---
+
+
+@dataclass(frozen=True, slots=True)
+class MapBox:
+    """A box of the map. `key` is unique in its column; `level` colours its dot."""
+
+    key: str
+    title: str
+    note: str = ""
+    level: str = "off"
+    href: str = ""
+
+
+MAP_WIDTH = 1080
+BOX_WIDTH, BOX_HEIGHT, BOX_STEP = 260, 44, 56
+TITLE_CHARS_MAX = 30
+
+
+def cluster_map(
+    columns: Sequence[tuple[str, Sequence[MapBox]]], links: Iterable[tuple[int, str, str]]
+) -> Markup:
+    """Columns of boxes with headings, and links from a box of a column to one of the next."""
+    gap = (MAP_WIDTH - len(columns) * BOX_WIDTH) / max(len(columns) - 1, 1)
+    height = 32 + BOX_STEP * max((len(boxes) for _, boxes in columns), default=1)
+    places: dict[tuple[int, str], tuple[float, float]] = {}
+    drawn = []
+    for number, (heading, boxes) in enumerate(columns):
+        x = number * (BOX_WIDTH + gap)
+        drawn.append(f'<text class="heading" x="{x:.0f}" y="14">{escape(heading)}</text>')
+        for row, box in enumerate(boxes):
+            y = 32 + row * BOX_STEP
+            places[number, box.key] = (x, y + BOX_HEIGHT / 2)
+            drawn.append(_box(box, x, y))
+    lines = []
+    for number, left, right in links:
+        start, end = places.get((number, left)), places.get((number + 1, right))
+        if start is not None and end is not None:
+            x1, x2 = start[0] + BOX_WIDTH, end[0]
+            middle = (x1 + x2) / 2
+            lines.append(
+                f'<path class="link" d="M{x1:.0f} {start[1]:.0f} C{middle:.0f} {start[1]:.0f} '
+                f'{middle:.0f} {end[1]:.0f} {x2:.0f} {end[1]:.0f}"/>'
+            )
+    return Markup(  # noqa: S704 - names are escaped
+        f'<svg class="map" viewBox="0 0 {MAP_WIDTH} {height}" width="{MAP_WIDTH}" height="{height}">'
+        f"{''.join(lines)}{''.join(drawn)}</svg>"
+    )
+
+
+def _box(box: MapBox, x: float, y: float) -> str:
+    title = box.title if len(box.title) <= TITLE_CHARS_MAX else f"{box.title[: TITLE_CHARS_MAX - 1]}…"
+    inside = (
+        f'<rect x="{x:.0f}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"/>'
+        f'<circle class="{escape(box.level)}" cx="{x + 14:.0f}" cy="{y + 15}" r="3.5"/>'
+        f'<text class="name" x="{x + 26:.0f}" y="{y + 19}">{escape(title)}</text>'
+        f'<text class="note" x="{x + 26:.0f}" y="{y + 35}">{escape(box.note)}</text>'
+    )
+    if not box.href:
+        return f"<g>{inside}</g>"
+    return f'<a href="{escape(box.href)}"><title>{escape(box.title)}</title>{inside}</a>'

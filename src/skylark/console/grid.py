@@ -23,7 +23,7 @@ LEVELS = {
     "behind": "warn", "note": "warn", "retrying": "warn", "slave": "off", "waiting": "warn",
     "stands": "bad", "fault": "bad", "failed": "bad", "away": "bad", "nobody": "bad", "dead": "bad",
     "idle": "off", "unknown": "off", "broadcast": "off", "undone": "off", "offline": "off",
-    "stopped": "off", "silent": "bad",
+    "stopped": "off", "silent": "bad", "leader": "good", "follower": "off",
 }  # fmt: skip
 """How a state is coloured; the word is shown, too."""
 

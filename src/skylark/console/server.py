@@ -26,6 +26,7 @@ from skylark.console.pages import (
     overview,
     pipelines,
     resets,
+    servers,
     sql,
     topics,
     users,
@@ -69,6 +70,9 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("brokers", brokers.index),
     ("brokers/{broker}", brokers.one),
     ("name-servers", brokers.name_servers),
+    ("map", servers.show_map),
+    ("store", servers.stores),
+    ("controllers", servers.controllers),
     ("find", overview.find),
 )
 """By their path under a cluster. Each is also there as `.json` and `.csv`."""

@@ -42,8 +42,11 @@ NAVIGATION = (
     (
         "system",
         {
+            "map": "map",
             "brokers": "brokers",
+            "store": "store",
             "name_servers": "name-servers",
+            "controllers": "controllers",
             "clients": "clients",
             "health": "health",
             "access": "access",
@@ -237,6 +240,36 @@ class Ask:
             page=self.number("page", 1),
             in_columns=in_columns,
         )
+
+
+def list_page(ask: Ask, name: str, sentence: str, grid: Grid, **more: Any) -> PageView:
+    """The page of a list. `more` are fields of PageView; `data` is what `list.html` needs besides."""
+    data = {"switches": [], "empty": "", "action": None, **more.pop("data", {})}
+    return PageView(
+        template="list.html", nav=name, title=ask.t(name), sentence=sentence, grids=(grid,), data=data, **more
+    )
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """Things of one kind: the address of their list, and the views of each, by name, with their paths."""
+
+    name: str
+    views: Mapping[str, str]
+    first: str = ""
+    """The view that a link to a thing opens."""
+
+    def tabs(self, ask: Ask, thing: str, chosen: str) -> tuple[tuple[str, str, bool], ...]:
+        return tuple(
+            (ask.t(f"tab.{view}"), self.href(ask, thing, path), view == chosen)
+            for view, path in self.views.items()
+        )
+
+    def crumbs(self, ask: Ask, thing: str) -> tuple[tuple[str, str], ...]:
+        return (ask.t(self.name), ask.href(self.name)), (thing, self.href(ask, thing, self.first))
+
+    def href(self, ask: Ask, thing: str, path: str) -> str:
+        return ask.href(self.name, thing, path) if path else ask.href(self.name, thing)
 
 
 Page = Callable[[Ask], Awaitable[PageView | Response]]

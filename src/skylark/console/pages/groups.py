@@ -8,10 +8,11 @@ from skylark.admin.results import ConnectedConsumers
 from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.pages.topics import LIST, settings_grid
-from skylark.console.view import Ask, NotThere, PageView, failures_of
+from skylark.console.view import Ask, NotThere, PageSection, PageView, failures_of, list_page
 from skylark.errors import BrokerError, RocketMQError
 from skylark.protocol.codes import ResponseCode
 
+GROUPS = PageSection("groups", {"progress": "", "why": "why", "members": "members", "settings": "settings"})
 STANDS_PER_S = 0.05
 BROADCASTING = "BROADCASTING"
 
@@ -91,13 +92,12 @@ async def index(ask: Ask) -> PageView:
     sortable = frozenset({"group", "lag", "out_per_s", "retrying", "dead_letters", "last_consumed"})
     grid = ask.arranged(Grid("groups", columns, rows, sort="-lag", sortable=sortable), "group", "topics")
     grid = await _with_members(ask, grid)
-    return PageView(
-        template="list.html",
-        nav="groups",
-        title=ask.t("groups"),
-        sentence=ask.t("groups.sentence", count=grid.total or 0, lag=f"{look.lag:,}"),
-        grids=(grid,),
-        data={**LIST, "empty": "skylark tail orders --group billing"},
+    return list_page(
+        ask,
+        "groups",
+        ask.t("groups.sentence", count=grid.total or 0, lag=f"{look.lag:,}"),
+        grid,
+        data={"empty": "skylark tail orders --group billing"},
         code=(
             ("skylark", f"skylark group list --namesrv {ask.connection.namesrv}"),
             ("python", 'admin.groups.progress("billing").lag'),
@@ -130,18 +130,6 @@ async def _with_members(ask: Ask, grid: Grid) -> Grid:
         )
         filled.append({**row, "members": members, "state": word})
     return replace(grid, rows=filled)
-
-
-def tabs(ask: Ask, group: str, chosen: str) -> tuple[tuple[str, str, bool], ...]:
-    pages = {"progress": (), "why": ("why",), "members": ("members",), "settings": ("settings",)}
-    return tuple(
-        (ask.t(f"tab.{name}"), ask.href("groups", group, *parts), name == chosen)
-        for name, parts in pages.items()
-    )
-
-
-def crumbs(ask: Ask, group: str) -> tuple[tuple[str, str], ...]:
-    return ((ask.t("groups"), ask.href("groups")), (group, ask.href("groups", group)))
 
 
 async def known(ask: Ask, group: str) -> None:
@@ -205,8 +193,8 @@ async def progress(ask: Ask) -> PageView:
         nav="groups",
         title=group,
         sentence=ask.t(f"group.{word}"),
-        crumbs=crumbs(ask, group),
-        tabs=tabs(ask, group, "progress"),
+        crumbs=GROUPS.crumbs(ask, group),
+        tabs=GROUPS.tabs(ask, group, "progress"),
         grids=(Grid("queues", columns, rows),),
         data={"facts": facts, "curve": watch.lag_curve(group), "group": group},
         document={"group": group, **{name: value for name, value, *_ in facts}, "queues": rows},
@@ -266,8 +254,8 @@ async def members(ask: Ask) -> PageView:
         nav="groups",
         title=group,
         sentence=ask.t("group.members.different" if different else "group.members.sentence", count=len(rows)),
-        crumbs=crumbs(ask, group),
-        tabs=tabs(ask, group, "members"),
+        crumbs=GROUPS.crumbs(ask, group),
+        tabs=GROUPS.tabs(ask, group, "members"),
         grids=tuple(grids),
         data={**LIST, "empty": f"skylark tail orders --group {group}"},
         code=(
@@ -305,7 +293,7 @@ async def member(ask: Ask) -> PageView:
         nav="groups",
         title=client,
         sentence=ask.t("member.sentence", count=len(rows)),
-        crumbs=(*crumbs(ask, group), (ask.t("tab.members"), ask.href("groups", group, "members"))),
+        crumbs=(*GROUPS.crumbs(ask, group), (ask.t("tab.members"), ask.href("groups", group, "members"))),
         grids=(Grid("queues", columns, rows),),
         data={"properties": dict(sorted(info.properties.items())), "stack": info.jstack or ""},
         code=(("skylark", f"skylark consumer status {group} {client}"),),
@@ -334,8 +322,8 @@ async def settings(ask: Ask) -> PageView:
         nav="groups",
         title=group,
         sentence=ask.t("settings.sentence", count=len(values)),
-        crumbs=crumbs(ask, group),
-        tabs=tabs(ask, group, "settings"),
+        crumbs=GROUPS.crumbs(ask, group),
+        tabs=GROUPS.tabs(ask, group, "settings"),
         grids=(settings_grid(values),),
         data={"group": group, "part": next(iter(found.answers.values()), None)},
         code=(

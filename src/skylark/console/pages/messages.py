@@ -19,7 +19,7 @@ from skylark.admin.messages import SCANNED_MAX, MessagePage
 from skylark.admin.server_calls import at_once, whole
 from skylark.client.received_message import ReceivedMessage
 from skylark.console.grid import Grid, GridColumn
-from skylark.console.pages.topics import crumbs, tabs
+from skylark.console.pages.topics import TOPICS
 from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, NotThere, PageView, failures_of, redirect
 from skylark.errors import BadBody, ClientError, CorruptRecord, NoRoute, RocketMQError
@@ -71,8 +71,8 @@ async def index(ask: Ask) -> PageView:
         nav="topics",
         title=topic,
         sentence=sentence,
-        crumbs=crumbs(ask, topic),
-        tabs=tabs(ask, topic, "messages"),
+        crumbs=TOPICS.crumbs(ask, topic),
+        tabs=TOPICS.tabs(ask, topic, "messages"),
         grids=(Grid("messages", columns, rows),),
         data={
             "topic": topic,
@@ -317,7 +317,7 @@ async def at_place(ask: Ask) -> PageView:
             queue=f"{message.broker_name}:{message.queue_id}",
             offset=f"{message.queue_offset:,}",
         ),
-        crumbs=(*crumbs(ask, topic), (str(message.queue_offset), ask.here())),
+        crumbs=(*TOPICS.crumbs(ask, topic), (str(message.queue_offset), ask.here())),
         grids=(Grid("tracks", columns, rows),),
         data={
             "message": message,
@@ -485,7 +485,7 @@ def _form(ask: Ask, topic: str, filled: Mapping[str, str], fault: str) -> PageVi
         template="send.html",
         nav="topics",
         title=ask.t("send.title", topic=topic),
-        crumbs=(*crumbs(ask, topic), (ask.t("send"), ask.here())),
+        crumbs=(*TOPICS.crumbs(ask, topic), (ask.t("send"), ask.here())),
         data={"topic": topic, "filled": filled, "fault": fault},
         code=(
             ("skylark", f"skylark send {topic} 'hello' --tag created --key order-77"),
@@ -585,7 +585,7 @@ async def journey(ask: Ask) -> PageView:
         nav="topics",
         title=found.message.message_id,
         sentence=ask.t("journey.with_traces" if found.is_traced else "journey.untraced"),
-        crumbs=(*crumbs(ask, topic), (ask.t("journey"), ask.here())),
+        crumbs=(*TOPICS.crumbs(ask, topic), (ask.t("journey"), ask.here())),
         grids=(Grid("journey", columns, steps),),
         data={"steps": steps, "back": place_href(ask, found.message)},
         code=(("skylark", f"skylark message trace {found.message.message_id}"),),

@@ -6,8 +6,7 @@ import time
 
 from skylark.admin.pipelines import HISTORY_MS
 from skylark.console.grid import Grid, GridColumn
-from skylark.console.pages.topics import LIST
-from skylark.console.view import Ask, NotThere, PageView
+from skylark.console.view import Ask, NotThere, PageView, list_page
 from skylark.model.job_report import RUNNING, SILENT, JobReport
 
 DAYS = HISTORY_MS // 86_400_000
@@ -69,14 +68,12 @@ async def index(ask: Ask) -> PageView:
     sortable = frozenset({"job", "state", "lag", "rows_per_s", "rows", "rejected", "batches", "seen"})
     grid = ask.arranged(Grid("jobs", columns, rows, sortable=sortable), "job", "topics", "to")
     counts = {state: sum(row["state"] == state for row in rows) for state in (RUNNING, "failed", SILENT)}
-    return PageView(
-        template="list.html",
-        nav="pipelines",
-        title=ask.t("pipelines"),
-        sentence=ask.t("pipelines.sentence", count=len(rows), days=DAYS, **counts),
-        grids=(grid,),
+    return list_page(
+        ask,
+        "pipelines",
+        ask.t("pipelines.sentence", count=len(rows), days=DAYS, **counts),
+        grid,
         data={
-            **LIST,
             "empty": f"skylark spark archive -n {ask.connection.namesrv} -t orders --to delta:lake/orders",
         },
         code=(

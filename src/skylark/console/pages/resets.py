@@ -10,7 +10,7 @@ from skylark.admin.lag_causes import GroupSnapshot, lag_causes
 from skylark.admin.offsets import BEGIN, END, OffsetPreview
 from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn, format_duration
-from skylark.console.pages.groups import crumbs, known, members_of, tabs
+from skylark.console.pages.groups import GROUPS, known, members_of
 from skylark.console.pages.messages import cursor_text, parse_cursor
 from skylark.console.view import Ask, BadForm, PageView, failures_of, redirect
 from skylark.errors import RocketMQError
@@ -47,7 +47,7 @@ async def form(ask: Ask) -> PageView:
         nav="groups",
         title=ask.t("reset.title", group=group),
         sentence="" if planned is None else summary_of(ask, planned),
-        crumbs=(*crumbs(ask, group), (ask.t("reset"), ask.here())),
+        crumbs=(*GROUPS.crumbs(ask, group), (ask.t("reset"), ask.here())),
         grids=grids,
         data={
             "group": group,
@@ -148,8 +148,8 @@ async def why(ask: Ask) -> PageView:
         nav="groups",
         title=group,
         sentence=str(causes[0]["text"]),
-        crumbs=crumbs(ask, group),
-        tabs=tabs(ask, group, "why"),
+        crumbs=GROUPS.crumbs(ask, group),
+        tabs=GROUPS.tabs(ask, group, "why"),
         grids=(Grid("causes", columns, causes),),
         data={"causes": causes, "group": group},
         code=(("skylark", f"skylark group status {group} --watch"),),

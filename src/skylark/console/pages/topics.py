@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from skylark.admin.results import Topic
 from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn, arranged
 from skylark.console.pages.overview import is_plain, last_stored, stats_of
-from skylark.console.view import Ask, PageView, failures_of
+from skylark.console.view import Ask, PageSection, PageView, failures_of, list_page
 from skylark.errors import RocketMQError
 
 MESSAGE_TYPE = "message.type"
+TOPICS = PageSection(
+    "topics",
+    {"messages": "messages", "queues": "", "groups": "groups", "settings": "settings"},
+    first="messages",
+)
 
 
 async def index(ask: Ask) -> PageView:
@@ -54,13 +61,11 @@ async def index(ask: Ask) -> PageView:
         }
         for row in grid.rows
     ]
-    shown = Grid(grid.name, columns, filled, grid.total, grid.page, grid.sort, grid.sortable)
-    return PageView(
-        template="list.html",
-        nav="topics",
-        title=ask.t("topics"),
-        sentence=ask.t("topics.sentence", count=grid.total or 0),
-        grids=(shown,),
+    return list_page(
+        ask,
+        "topics",
+        ask.t("topics.sentence", count=grid.total or 0),
+        replace(grid, rows=filled),
         data={
             "switches": [("system", with_system)],
             "empty": f"skylark topic create orders --namesrv {ask.connection.namesrv}",
@@ -78,18 +83,6 @@ async def index(ask: Ask) -> PageView:
 def message_type(topic: Topic) -> str:
     """`NORMAL`, `FIFO`, `DELAY`, `TRANSACTION`: what brokers of 5.x keep, or empty."""
     return topic.attributes.get(MESSAGE_TYPE) or topic.attributes.get(f"+{MESSAGE_TYPE}", "")
-
-
-def tabs(ask: Ask, topic: str, chosen: str) -> tuple[tuple[str, str, bool], ...]:
-    pages = {"messages": ("messages",), "queues": (), "groups": ("groups",), "settings": ("settings",)}
-    return tuple(
-        (ask.t(f"tab.{name}"), ask.href("topics", topic, *parts), name == chosen)
-        for name, parts in pages.items()
-    )
-
-
-def crumbs(ask: Ask, topic: str) -> tuple[tuple[str, str], ...]:
-    return ((ask.t("topics"), ask.href("topics")), (topic, ask.href("topics", topic, "messages")))
 
 
 async def queues(ask: Ask) -> PageView:
@@ -143,8 +136,8 @@ async def queues(ask: Ask) -> PageView:
         nav="topics",
         title=topic,
         sentence=ask.t("topic.sentence", queues=len(rows), messages=f"{stats.messages:,}"),
-        crumbs=crumbs(ask, topic),
-        tabs=tabs(ask, topic, "queues"),
+        crumbs=TOPICS.crumbs(ask, topic),
+        tabs=TOPICS.tabs(ask, topic, "queues"),
         grids=(Grid("queues", columns, rows), Grid("route", route_columns, served)),
         data=LIST,
         code=(
@@ -192,8 +185,8 @@ async def groups(ask: Ask) -> PageView:
         nav="topics",
         title=topic,
         sentence=ask.t("topic.groups.sentence", count=len(rows)),
-        crumbs=crumbs(ask, topic),
-        tabs=tabs(ask, topic, "groups"),
+        crumbs=TOPICS.crumbs(ask, topic),
+        tabs=TOPICS.tabs(ask, topic, "groups"),
         grids=(arranged(Grid("groups", columns, rows)),),
         data={**LIST, "empty": f"skylark tail {topic} --group billing"},
         code=(("python", f'admin.topics.groups("{topic}")'),),
@@ -220,8 +213,8 @@ async def settings(ask: Ask) -> PageView:
         nav="topics",
         title=topic,
         sentence=ask.t("settings.sentence", count=len(values)),
-        crumbs=crumbs(ask, topic),
-        tabs=tabs(ask, topic, "settings"),
+        crumbs=TOPICS.crumbs(ask, topic),
+        tabs=TOPICS.tabs(ask, topic, "settings"),
         grids=(settings_grid(values),),
         data={"topic": topic, "part": next(iter(found.answers.values()), None)},
         code=(

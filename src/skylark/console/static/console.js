@@ -107,7 +107,7 @@ document.addEventListener("click", async (event) => {
 });
 
 // --- Keys: single letters, but not while somebody types ---
-const PLACES = { o: "overview", t: "topics", g: "groups", d: "dead_letters", p: "pipelines", s: "sql", c: "clients", b: "brokers", h: "health", a: "access", x: "changes" };
+const PLACES = { o: "overview", t: "topics", g: "groups", d: "dead_letters", p: "pipelines", s: "sql", c: "clients", b: "brokers", m: "map", h: "health", a: "access", x: "changes" };
 let going = false;
 
 document.addEventListener("keydown", (event) => {
