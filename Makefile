@@ -2,9 +2,9 @@
 
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-# Tests that share servers stay on one worker, long ones begin (tests/conftest.py). Many wait: three workers keep two
+# Tests that share servers stay on one worker, long ones begin (tests/conftest.py). Many wait: four workers keep two
 # cores busy.
-WORKERS := 3
+WORKERS := 4
 PARALLEL := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # CI runs a failed test once more, and its summary lists it as RERUN: a fault to fix. Here a failure is a failure.
 AGAIN :=

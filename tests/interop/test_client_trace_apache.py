@@ -81,6 +81,7 @@ async def test_sf_056_apache_s_tool_reads_what_our_consumers_tell(
     }, shown
 
 
+@pytest.mark.nightly
 def test_our_command_reads_what_java_clients_tell(apache: ApacheServers, tmp_path: Path) -> None:
     driver = ClientDriver("5.3.3", apache.name_server, tmp_path)
     with driver.running("traced") as process:

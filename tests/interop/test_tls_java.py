@@ -82,6 +82,7 @@ async def test_every_scenario_of_java_clients_with_our_servers(
     assert found == dict.fromkeys(SCENARIOS)
 
 
+@pytest.mark.nightly
 def test_our_clients_with_apaches_servers(tmp_path: Path, certificates: CertificateDirectory) -> None:
     settings = ClientSettings(tls=True, tls_trusted=certificates.authority)
     patient = ProducerSettings(send_timeout_ms=60_000)

@@ -374,7 +374,8 @@ def test_an_archive_over_connect(shared_cluster: PipelineCluster, topic: str, tm
     assert shared_cluster.wire.group_offset(f"G{topic}", shared_cluster.queue(topic, 1)) == 50
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("kills", [1, 5])
 @pytest.mark.timeout(1200)
 def test_after_kills_every_message_is_in_the_archive_once(
     cluster: PipelineCluster, tmp_path: Path, kills: int
