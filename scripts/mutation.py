@@ -52,6 +52,7 @@ OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 INNER = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list")
 """Fields of a statement that are not shown with it."""
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 REMOVABLE = (ast.Delete, ast.Raise, ast.Assert)
 
 
@@ -96,7 +97,8 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Constant(value=bool(value)):
             yield _copy(node, value=not value)
         case ast.Constant(value=int(value) | float(value)):
-            yield _copy(node, value=value + 1)
+            if value + 1 != value:
+                yield _copy(node, value=value + 1)
         case ast.Name(id=name) if name in NAMES:
             yield _copy(node, id=NAMES[name])
         case ast.Break():
@@ -142,8 +144,8 @@ def is_left_alone(field: str, node: ast.AST) -> bool:
     return isinstance(call, ast.Call) and ast.unparse(call.func).startswith("log.")
 
 
-def changes(node: ast.AST, around: ast.AST | None = None) -> Iterator[Change]:
-    """Return every change below a node, which is inside the statement `around`.
+def changes(node: ast.AST, around: ast.AST | None = None, function: str = "") -> Iterator[Change]:
+    """Return every change below a node, which is inside the statement `around` of a function.
 
     The tree has the current change until the next one is asked for.
     """
@@ -156,9 +158,10 @@ def changes(node: ast.AST, around: ast.AST | None = None) -> Iterator[Change]:
                 before = _text(statement)
                 _put(node, field, index, variant)
                 after = _text(variant if statement is child else statement)
-                yield Change(getattr(child, "lineno", 0), f"{before} => {after}")
+                yield Change(getattr(child, "lineno", 0), f"{function}{before} => {after}")
                 _put(node, field, index, child)
-            yield from changes(child, statement)
+            inner = f"{child.name}: " if isinstance(child, FUNCTION) else function
+            yield from changes(child, statement, inner)
 
 
 def _put(parent: ast.AST, field: str, index: int, node: ast.AST) -> None:

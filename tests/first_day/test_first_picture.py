@@ -1,4 +1,4 @@
-"""The report that a data engineer sees first."""
+"""The report that a data engineer sees first; what it says of every case is in tests/pipelines."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from tests.support.first_day import Servers
 from tests.support.spark_shell import SparkShell
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_the_report_begins_with_a_verdict(servers: Servers, spark: SparkShell, tmp_path: Path) -> None:
     servers.run("topic", "create", "pictured", "-q", 2)

@@ -20,17 +20,17 @@ def size(items: int | None = 0) -> "1 < 2":
     return isinstance(items, A | B)
 '''
 EXPECTED = [
-    "def size(items: int | None=0) -> '1 < 2': => def size(items: int | None=1) -> '1 < 2':",
+    "size: def size(items: int | None=0) -> '1 < 2': => def size(items: int | None=1) -> '1 < 2':",
     "LIMIT: int = 3 => LIMIT: int = 4",
-    "if items < LIMIT and (not is_done(items)): => if items < LIMIT or not is_done(items):",
-    "if items < LIMIT and (not is_done(items)): => if items <= LIMIT and (not is_done(items)):",
-    "if items < LIMIT and (not is_done(items)): => if items < LIMIT and is_done(items):",
-    "raise ValueError(f'{items + 1}') => pass",
-    "self.last = max(items, 2) => pass",
-    "self.last = max(items, 2) => self.last = max(items, 3)",
-    "self.last = max(items, 2) => self.last = min(items, 2)",
-    "return isinstance(items, A | B) => return isinstance(items, A)",
-    "return isinstance(items, A | B) => return isinstance(items, B)",
+    "size: if items < LIMIT and (not is_done(items)): => if items < LIMIT or not is_done(items):",
+    "size: if items < LIMIT and (not is_done(items)): => if items <= LIMIT and (not is_done(items)):",
+    "size: if items < LIMIT and (not is_done(items)): => if items < LIMIT and is_done(items):",
+    "size: raise ValueError(f'{items + 1}') => pass",
+    "size: self.last = max(items, 2) => pass",
+    "size: self.last = max(items, 2) => self.last = max(items, 3)",
+    "size: self.last = max(items, 2) => self.last = min(items, 2)",
+    "size: return isinstance(items, A | B) => return isinstance(items, A)",
+    "size: return isinstance(items, A | B) => return isinstance(items, B)",
 ]
 
 

@@ -359,3 +359,20 @@ def test_expressions_are_compiled_once() -> None:
     for _ in range(2):
         with pytest.raises(BadSelector, match="at character 9"):
             compile_selector("twice = ")
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("(b = 'x') = (c = 'x')", True),  # both are unknown
+        ("(b = 'x') = (a IS NULL)", None),
+        ("(a IS NULL) = (b = 'x')", False),
+        ("TRUE = a", False),
+        ("1 < 1", False),
+        ("1 <= 1", True),
+        ("2 > 1", True),
+        ("1 >= 2", False),
+    ],
+)
+def test_what_is_unknown_or_constant_is_compared_as_java_does(expression: str, said: bool | None) -> None:
+    assert compile_selector(expression).evaluate({}) is said
