@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,9 @@ class Target:
     tests: tuple[str, ...]
     explained: dict[str, str]
     """Changes that no test can notice, with the reason."""
+    tried: int
+    """In the last run, without the explained ones."""
+    noticed: int
 
     @property
     def path(self) -> Path:
@@ -293,13 +297,12 @@ def run(target: Target, sample: int | None, jobs: int) -> None:
 
 def targets() -> list[Target]:
     """Return the table's modules."""
-    table = tomllib.loads(TABLE.read_text())
-    return [
-        Target(
-            name, tuple(row["tests"]), {each["change"]: each["reason"] for each in row.get("explained", ())}
-        )
-        for name, row in table.items()
-    ]
+    return [_target(name, row) for name, row in tomllib.loads(TABLE.read_text()).items()]
+
+
+def _target(name: str, row: dict[str, Any]) -> Target:
+    explained = {each["change"]: each["reason"] for each in row.get("explained", ())}
+    return Target(name, tuple(row["tests"]), explained, row["tried"], row["noticed"])
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from scripts.mutation import Target, targets
 from tests.mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +31,12 @@ the code that takes the behaviour away: applied to a copy of the package, it mak
 
 This page is generated: change `scripts/requirements.toml` or the names of tests, then run
 `python -m scripts.requirements_page`.
+"""
+MODULES = """## Decision modules
+
+These modules decide and do hardly anything else. `python -m scripts.mutation` changes each in one place at a
+time: a comparison, a number, a statement left out. The table shows how many changes were tried in the last
+run, drawn by lot, and how many the unit tests noticed; some cannot be noticed.
 """
 
 
@@ -71,6 +78,15 @@ def page(
     return "\n".join(lines)
 
 
+def modules_section(modules: Iterable[Target]) -> str:
+    """Return the table of the modules that are changed in every place, with the figures of the last run."""
+    lines = [MODULES, "| Module | Tried | Noticed | Cannot be noticed |", "|---|---:|---:|---|"]
+    for each in modules:
+        reasons = "; ".join(dict.fromkeys(each.explained.values()))
+        lines.append(f"| `{each.module}` | {each.tried} | {each.noticed} | {reasons} |")
+    return "\n".join([*lines, ""])
+
+
 def name(path: Path) -> str:
     """`unit/store/recovery` for tests/unit/store/test_recovery.py."""
     return path.relative_to("tests").with_name(path.stem.removeprefix("test_")).as_posix()
@@ -79,7 +95,8 @@ def name(path: Path) -> str:
 def generated() -> str:
     """Return the page as the table and the tests of this checkout define it."""
     mutants = {f"SF-{mutant.row:03}": mutant.what for mutant in MUTANTS}
-    return page(tomllib.loads(TABLE.read_text())["section"], proofs(ROOT), mutants)
+    sections = tomllib.loads(TABLE.read_text())["section"]
+    return "\n".join([page(sections, proofs(ROOT), mutants), modules_section(targets())])
 
 
 if __name__ == "__main__":

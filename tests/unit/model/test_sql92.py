@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from skylark.model.message import encode_properties
@@ -376,3 +378,15 @@ def test_expressions_are_compiled_once() -> None:
 )
 def test_what_is_unknown_or_constant_is_compared_as_java_does(expression: str, said: bool | None) -> None:
     assert compile_selector(expression).evaluate({}) is said
+
+
+@pytest.mark.parametrize("word", ["AND", "OR"])
+@pytest.mark.parametrize("values", list(itertools.product(("1", "2", None), repeat=3)))
+def test_three_conditions_have_the_truth_of_sql(word: str, values: tuple[str | None, ...]) -> None:
+    properties = {name: value for name, value in zip("abc", values, strict=True) if value is not None}
+    truths = [None if value is None else value == "1" for value in values]
+    decisive = word == "OR"
+    expected = decisive if decisive in truths else None if None in truths else not decisive
+    assert (
+        compile_selector(f" {word} ".join(f"{name} = 1" for name in "abc")).evaluate(properties) is expected
+    )

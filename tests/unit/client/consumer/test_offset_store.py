@@ -427,7 +427,7 @@ async def test_a_file_is_written_only_when_something_changed(tmp_path: Path) -> 
     store.table.update(TWO, 7, increase_only=True)
     await store.persist_all([ONE, TWO])
     assert decode_offsets(path.read_bytes()) == {ONE: 5, TWO: 7}
-    store.table.update(ONE, 1, increase_only=False)
+    store.table.update(ONE, 9, increase_only=False)
     assert await store.read(ONE) == 5
     assert store.table.get(ONE) == 5
 
