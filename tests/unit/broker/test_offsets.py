@@ -49,7 +49,7 @@ def test_sf_130_any_offset_can_be_committed_also_a_smaller_one_and_one_beyond_th
 
 
 def test_the_version_grows_every_so_many_commits() -> None:
-    offsets = table(offset_version_step=4)
+    offsets = table(offset_version_step=3)
     for number in range(7):
         offsets.commit("t1", "g1", 0, number, now_ms=NOW_MS + number)
     assert (offsets.data_version.counter, offsets.data_version.timestamp) == (2, NOW_MS + 5)
