@@ -204,21 +204,28 @@ static bool read_header(const char *at, const char *end, struct send *send)
 
 /* --- Properties --- */
 
+/* Java's hash of an ASCII text behind a prefix of known hash. */
+static int32_t hash_of(uint32_t hash, struct text text)
+{
+    for (Py_ssize_t i = 0; i < text.bytes; i++)
+        hash = hash * 31 + (unsigned char)text.at[i];
+    return (int32_t)hash;
+}
+
 static const char *find(const char *at, Py_ssize_t bytes, const char *word)
 {
     return memmem(at, (size_t)bytes, word, strlen(word));
 }
 
 /* The value of a property that occurs at most once; false if it occurs twice, is empty, or inside of another. */
-static bool read_property(const struct send *send, const char *name, struct text *value)
+static bool read_property(const char *properties, Py_ssize_t bytes, const char *name, struct text *value)
 {
-    const char *end = send->properties + send->properties_bytes;
-    const char *at = find(send->properties, send->properties_bytes, name);
+    const char *end = properties + bytes, *at = find(properties, bytes, name);
     *value = (struct text){0};
     if (!at)
         return true;
     const char *start = at + strlen(name), *stop = memchr(start, 2, (size_t)(end - start));
-    if ((at > send->properties && at[-1] != 2) || !stop || stop == start || find(start, end - start, name))
+    if ((at > properties && at[-1] != 2) || !stop || stop == start || find(start, end - start, name))
         return false;
     *value = (struct text){start, stop - start};
     return true;
@@ -245,19 +252,15 @@ static bool read_properties(struct send *send)
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         if (find(send->properties, send->properties_bytes, special[i]))
             return false;
-    if (!read_property(send, "UNIQ_KEY\1", &send->unique_key) || !send->unique_key.at)
+    if (!read_property(send->properties, send->properties_bytes, "UNIQ_KEY\1", &send->unique_key) ||
+        !read_property(send->properties, send->properties_bytes, "TAGS\1", &tags) || !send->unique_key.at)
         return false;
     for (Py_ssize_t i = 0; i < send->unique_key.bytes; i++) {
         char c = send->unique_key.at[i];
         if (!((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')))
             return false;
     }
-    if (!read_property(send, "TAGS\1", &tags))
-        return false;
-    uint32_t hash = 0;
-    for (Py_ssize_t i = 0; i < tags.bytes; i++)
-        hash = hash * 31 + (unsigned char)tags.at[i];
-    send->tags_code = (int32_t)hash;
+    send->tags_code = hash_of(0, tags);
     return true;
 }
 
@@ -544,7 +547,37 @@ static PyObject *lay_out_sends(PyObject *module, PyObject *arguments)
     return answer;
 }
 
+/* The index hashes of messages whose only key is their unique key; None if there are others among them. */
+static PyObject *unique_key_hashes(PyObject *module, PyObject *arguments)
+{
+    PyObject *prefixes, *texts, *hashes = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &prefixes, &PyList_Type, &texts) ||
+        !(hashes = PyList_New(PyList_Size(texts))))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyList_Size(texts); i++) {
+        struct text key;
+        char *text;
+        Py_ssize_t bytes;
+        PyObject *prefix = PyList_GetItem(prefixes, i), *number = NULL;
+        if (!prefix || PyBytes_AsStringAndSize(PyList_GetItem(texts, i), &text, &bytes) < 0)
+            goto none;
+        bool good = read_property(text, bytes, "UNIQ_KEY\1", &key) && key.at && !find(text, bytes, "KEYS");
+        for (Py_ssize_t k = 0; good && k < key.bytes; k++)
+            good = (unsigned char)key.at[k] < 0x80;
+        long long hash = good ? hash_of((uint32_t)PyLong_AsLongLong(prefix), key) : 0;
+        if (!good || PyErr_Occurred() || !(number = PyLong_FromLongLong((hash < 0 ? -hash : hash) & INT32_MAX)))
+            goto none;
+        PyList_SetItem(hashes, i, number);
+    }
+    return hashes;
+none:
+    Py_DECREF(hashes);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
 static PyMethodDef functions[] = {
+    {"unique_key_hashes", unique_key_hashes, METH_VARARGS, "Hash unique keys for the index; see _compiled.pyi."},
     {"lay_out_sends", lay_out_sends, METH_VARARGS,
      "Lay out the plain sends at the beginning of a buffer; see _compiled.pyi."},
     {0},

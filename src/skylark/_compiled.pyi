@@ -23,3 +23,6 @@ def lay_out_sends(
     /,
 ) -> tuple[int, int, bytearray, bytes, list[AppendedRecord]]:
     """Return the end of the frames that were taken, the end of the log, records, replies and results."""
+
+def unique_key_hashes(topic_hashes: list[int], texts: list[bytes], /) -> list[int] | None:
+    """Return the index hash of each message's unique key; None if one has other keys, or no plain one."""

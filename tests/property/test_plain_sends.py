@@ -31,6 +31,8 @@ from skylark.protocol.frame_templates import SendReplies
 from skylark.remoting.server import Peer, RemotingServer
 from skylark.settings import BrokerSettings, StoreSettings
 from skylark.settings.store import FlushMode
+from skylark.store.index import _key_hashes
+from skylark.store.index_backlog import BacklogColumns, key_rows
 from tests.support.clock import ManualClock
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -304,6 +306,20 @@ async def test_a_burst_of_plain_sends_is_taken_whole(sides: Callable[..., list[S
     assert pure.changes() == taking.changes()
     for side in both:
         side.broker.store.close()
+
+
+@given(st.lists(st.tuples(TEXTS.map(str.encode), st.integers(-(1 << 31), (1 << 31) - 1)), max_size=5))
+def test_unique_keys_have_the_same_index_rows(
+    compiled: ModuleType, messages: list[tuple[bytes, int]]
+) -> None:
+    texts, prefixes = [text for text, _ in messages], [prefix for _, prefix in messages]
+    columns = BacklogColumns(list(range(len(texts))), [0] * len(texts), prefixes, texts)
+    hashes = compiled.unique_key_hashes(prefixes, texts)
+    if hashes is None:
+        assert not all(b"UNIQ_KEY\x017F" in text for text in texts), "plain messages are hashed"
+    else:
+        keys = key_rows(columns)
+        assert (keys.physical_offsets, _key_hashes(keys)) == (columns.physical_offsets, hashes)
 
 
 def test_replies_with_another_code() -> None:

@@ -33,6 +33,11 @@ from skylark.store.index_file import (
     SameKeyRows,
 )
 
+try:
+    from skylark._compiled import unique_key_hashes as _unique_key_hashes
+except ImportError:  # not compiled
+    _unique_key_hashes = None  # type: ignore[assignment]
+
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
 SHARED_KEY_BATCH_MIN = 8
@@ -256,9 +261,8 @@ class Index:
         offsets, end = messages.physical_offsets, self.end_physical_offset
         if offsets[0] <= end or not all(map(lt, offsets, offsets[1:])):
             messages = _ascending_from(messages, end)
-        keys = key_rows(messages)
-        if keys.texts:
-            rows = IndexRows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
+        rows = _index_rows(messages)
+        if rows.hashes:
             self._put(rows if rows.physical_offsets[0] != end else self._without_known(rows, end))
 
     def _without_known(self, rows: IndexRows, end: int) -> IndexRows:
@@ -377,6 +381,15 @@ class Index:
             with self._lock:
                 chain = file.chain(key_hash)
             yield chain
+
+
+def _index_rows(messages: BacklogColumns) -> IndexRows:
+    """Return one row per key."""
+    hashes = None if _unique_key_hashes is None else _unique_key_hashes(messages.topic_hashes, messages.texts)
+    if hashes is not None:
+        return IndexRows(hashes, messages.physical_offsets, messages.timestamps)
+    keys = key_rows(messages)
+    return IndexRows(_key_hashes(keys), keys.physical_offsets, keys.timestamps)
 
 
 def _key_hashes(keys: BacklogColumns) -> list[int]:
