@@ -628,7 +628,7 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
         row=111,
         file="client/consumer/process_queue.py",
         text="accumulated_msg_count=self.accumulated_count,",
-        replacement="pass",
+        replacement="accumulated_msg_count=0,",
         what="running info has no accumulated count",
         tests=(
             "integration/test_client_push_orderly.py"
