@@ -52,7 +52,7 @@ serve: ready ## a name server and a broker in one process
 quick: setup ## the inner loop: unit and property tests, the rules of the house (2:30 on two cores)
 	$(PYTEST) -q $(PARALLEL) --hypothesis-profile quick -m "not nightly" tests/unit tests/property tests/test_house.py
 
-test: setup ## everything that is not marked nightly (20 minutes on two cores)
+test: setup ## everything that is not marked nightly (16 minutes on two cores)
 	$(PYTEST) -q $(PARALLEL) $(AGAIN) -m "not nightly" tests
 
 test-nightly: setup ## what takes long: all torture modes, soak, growth, peers, other clients, Spark clusters

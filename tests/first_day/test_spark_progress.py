@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from skylark import Admin, Message, Producer
 from skylark.testing import EmbeddedServers
 from tests.support.terminal import Terminal
@@ -11,6 +13,7 @@ from tests.support.terminal import Terminal
 SPARK_S = 280.0
 
 
+@pytest.mark.nightly
 def test_an_archive_says_what_it_waits_for_and_ends_with_a_table(tmp_path: Path) -> None:
     with EmbeddedServers() as servers:
         with Admin(namesrv=servers.namesrv) as admin, Producer("shop", namesrv=servers.namesrv) as producer:

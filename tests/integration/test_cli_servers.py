@@ -182,9 +182,10 @@ def test_several_brokers_have_each_their_own_log_whatever_is_set_for_all(tmp_pat
     """Two brokers that write to one log destroy each other's messages."""
     config = tmp_path / "broker.conf"
     config.write_text(
-        f"brokerName=mine\nstorePathCommitLog={tmp_path / 'log'}\nmappedFileSizeCommitLog=1048576\n"
+        f"brokerName=mine\nstorePathRootDir={tmp_path / 'store'}\nstorePathCommitLog={tmp_path / 'log'}\n"
+        "mappedFileSizeCommitLog=1048576\n"
     )
-    sets = (f"storePathRootDir={tmp_path / 'store'}", "listenPort=0", "metricsPromExporterPort=0")
+    sets = ("listenPort=0", "metricsPromExporterPort=0")
     flags = [word for text in sets for word in ("--set", text)]
     arguments = ("serve", "--brokers", "2", "--namesrv-port", "0", "-c", str(config), *flags)
     with started(*arguments, last_words="2 brokers, ready") as running:

@@ -144,6 +144,7 @@ def closed(conf: str) -> str:
     return "\n".join([*kept, *CLOSES.code.splitlines()])
 
 
+@pytest.mark.nightly
 async def test_a_cluster_is_closed_while_it_is_in_use(tmp_path: Path) -> None:
     files = make_files(tmp_path / "certificates")
     write_secrets(files)

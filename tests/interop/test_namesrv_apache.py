@@ -80,6 +80,7 @@ def document(printed: str) -> Any:
     return java.loads(printed.encode())
 
 
+@pytest.mark.nightly
 def test_the_admin_tool_finds_an_apache_broker_and_its_topics(
     admin_tool: Classpath, name_server: NameServerProcess, tmp_path: Path
 ) -> None:

@@ -138,7 +138,7 @@ def test_an_archive_from_store_files_equals_one_from_the_broker(
     assert tables[0].equals(tables[1])
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
+@pytest.mark.parametrize("kind", ["delta", pytest.param("parquet", marks=pytest.mark.nightly)])
 def test_a_restart_whose_first_batch_is_a_replay_adds_nothing_twice(
     formats: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path, kind: str
 ) -> None:

@@ -20,8 +20,9 @@ from skylark.pipelines.jobs.session import register
 from skylark.pipelines.message_source import OffsetRange
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import read_ranges
-from skylark.pipelines.schema_registry import SchemaRegistry, answer
+from skylark.pipelines.schema_registry import TOPIC, SchemaRegistry, answer
 from skylark.pipelines.schema_topic import SchemaTopic
+from tests.support.pages import ROOT, blocks
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.unit.arrow.test_body_formats import avro, descriptors
 
@@ -116,6 +117,18 @@ def test_confluents_wire_format_is_read_with_a_registry_in_a_topic(
     assert [rejected for _, rejected in found] == [None, None, WIRE.pack(0, 77) + b"\2", b"{}"]
     with pytest.raises(SettingsError, match="has no subject 'other'"):
         values(shared_cluster, "wired", decode="confluent", decodeSchema="other", schemaRegistry=registry)
+
+
+def test_the_registry_of_the_page(shared_cluster: PipelineCluster) -> None:
+    shared_cluster.create_topic(TOPIC, 1)
+    [block] = [each for each in blocks(ROOT / "docs/spark/schemas.md") if each.run_by]
+    *lines, last = block.code.replace("127.0.0.1:9876", shared_cluster.namesrv).strip().splitlines()
+    names: dict[str, Any] = {}
+    exec("\n".join(lines), names)  # noqa: S102 - our own page
+    status, subjects = eval(last, names)  # noqa: S307
+    assert status == 200
+    assert isinstance(subjects, list)
+    names["client"].close()
 
 
 def test_avro_and_protobuf_are_read_with_files(shared_cluster: PipelineCluster, tmp_path: Path) -> None:

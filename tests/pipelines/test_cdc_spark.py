@@ -30,6 +30,7 @@ def states(df: DataFrame, changes: cdc.ChangeEvents) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in found)
 
 
+@pytest.mark.nightly
 def test_a_row_that_gets_another_key_leaves_the_old_one(spark: SparkSession) -> None:
     canal = events(
         spark,

@@ -145,8 +145,8 @@ def test_an_archive_has_one_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--from", "group"], "pass --group, too"),
         (["sql", "select 1", "-t", "a", "-n", "h:1", "--from", "group:latest"], "pass --group, too"),
         (
-            ["etl", "-t", "a", "--to", "x", "-n", "h:1", "--decode", "avro"],
-            "invalid --decode 'avro'; choose json or text",
+            ["etl", "-t", "a", "--to", "x", "-n", "h:1", "--decode", "xml"],
+            "invalid --decode 'xml'; choose json, text, csv, avro",
         ),
         (
             ["replay", "-t", "a", "--to-topic", "b", "-n", "h:1", "--rate", "fast"],

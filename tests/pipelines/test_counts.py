@@ -195,6 +195,7 @@ sinks:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_run_counts_every_step_and_each_sink(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
@@ -249,6 +250,7 @@ def test_archive_counts_what_it_dropped_as_repeated(
     assert told(run_once()) == {"read": 2, "written": 1, "duplicates": 1}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_agg_counts_bad_bodies_and_late_messages(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
@@ -278,6 +280,7 @@ def test_agg_counts_bad_bodies_and_late_messages(
     assert sum(found["messages"].to_pylist()) == 2 * (4 + 1 + 1)  # each is in two windows
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_replay_and_dead_letters_count_what_they_leave_out(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path

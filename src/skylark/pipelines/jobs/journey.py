@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 ORIGIN_TOPIC = "RETRY_TOPIC"
 JOURNEY_COLUMNS = ["time", "after", "what", "where"]
 EVENTS_MAX = 200
+SENT = "sent by the producer"
+CLOCKS_DIFFER_MS = 1000
+"""So far a producer's clock may be ahead of the broker's, and its message is still shown as sent first."""
 RECORD_END, FIELD_END = "\x02", "\x01"
 """Separators of trace records."""
 
@@ -106,7 +109,7 @@ def journey(df: DataFrame, found: Aftermath) -> tuple[str, list[list[Any]]]:
         events += [_returned(row) for row in _rows(found.returned, key)]
     if found.calls is not None:
         events += [_called(row) for row in _rows(found.calls, key)]
-    events.sort(key=lambda event: event[0])
+    events.sort(key=_order)
     born_ms = events[0][0]
     return key, [[_time(at_ms), _after(at_ms - born_ms), *texts] for at_ms, *texts in events]
 
@@ -129,10 +132,15 @@ def _rows(df: DataFrame, key: str) -> list[Any]:
     return plain.where(F.col("uniqKey") == key).limit(EVENTS_MAX).collect()
 
 
+def _order(event: list[Any]) -> int:
+    at_ms, what, _ = event
+    return int(at_ms) - CLOCKS_DIFFER_MS if what == SENT else int(at_ms)
+
+
 def _stored(row: Any) -> list[list[Any]]:
     place = f"{row.topic}, {row.brokerName}, queue {row.queueId}, offset {row.queueOffset}"
     return [
-        [row.bornTimestamp, "sent by the producer", row.bornHost or ""],
+        [row.bornTimestamp, SENT, row.bornHost or ""],
         [row.storeTimestamp, "stored", place],
     ]
 
