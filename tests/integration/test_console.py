@@ -465,6 +465,7 @@ async def test_settings_of_groups_and_brokers_are_changed_and_put_back(client: C
     found = (await client.get("/local/brokers/broker-a.json")).json()["settings"]
     assert found["autoCreateTopicEnable"] == "true"
     assert (await client.post("/local/brokers/broker-a", {"name": "nothing", "value": "1"})).status == 400
+    assert (await client.post("/local/brokers/127.0.0.1:9", {"name": "nothing", "value": "1"})).status == 404
 
 
 async def test_the_log_of_changes_is_kept_in_a_file(servers: EmbeddedServers, tmp_path: Path) -> None:

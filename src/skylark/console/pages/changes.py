@@ -191,6 +191,9 @@ async def update_group(ask: Ask) -> Response:
 async def update_broker(ask: Ask) -> Response:
     """Change one setting of a broker."""
     broker, fields = ask.path("broker"), await ask.form()
+    # Not an address: the request is signed as the person who is logged in.
+    if all(node.name != broker for node in await ask.admin.brokers.nodes()):
+        raise NotThere(ask.t("broker.missing", broker=broker))
     name, value = fields.get("name", "").strip(), fields.get("value", "").strip()
     old = await ask.admin.brokers.config(broker)
     if name not in old:
