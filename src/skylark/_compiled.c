@@ -505,14 +505,17 @@ static bool end_queues(struct burst *burst, bool good)
 static PyObject *lay_out_sends(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    static struct send send; /* 32 KiB; the caller holds the interpreter's lock */
     struct burst *burst = PyMem_Calloc(1, sizeof *burst);
+    struct send *send = PyMem_Malloc(sizeof *send); /* of this call: others may run while Python code is called */
     struct constants *constants = &burst->constants;
     struct text *reply = burst ? constants->reply : NULL;
     Py_buffer buffer;
     PyObject *answer = NULL;
-    if (!burst)
+    if (!burst || !send) {
+        PyMem_Free(burst);
+        PyMem_Free(send);
         return PyErr_NoMemory();
+    }
     if (!PyArg_ParseTuple(arguments, "y*OLLOnny#y#y#OO(y#y#y#y#y#y#)", &buffer, &burst->places, &burst->position,
                           &burst->limit, &burst->timestamp, &burst->header_bytes_max, &burst->body_bytes_max,
                           &constants->born_host.at, &constants->born_host.bytes, &constants->store_host.at,
@@ -521,6 +524,7 @@ static PyObject *lay_out_sends(PyObject *module, PyObject *arguments)
                           &reply[1].bytes, &reply[2].at, &reply[2].bytes, &reply[3].at, &reply[3].bytes, &reply[4].at,
                           &reply[4].bytes, &reply[5].at, &reply[5].bytes)) {
         PyMem_Free(burst);
+        PyMem_Free(send);
         return NULL;
     }
     burst->store_time = PyLong_AsLongLong(burst->timestamp);
@@ -534,7 +538,7 @@ static PyObject *lay_out_sends(PyObject *module, PyObject *arguments)
     burst->results = PyList_New(0);
     int taken = PyErr_Occurred() ? -1 : 1;
     while (taken > 0)
-        taken = take_frame(burst, &send);
+        taken = take_frame(burst, send);
     if (end_queues(burst, taken == 0) && PyByteArray_Resize(burst->records.bytes, burst->records.used) == 0)
         answer = Py_BuildValue("nLOy#O", (Py_ssize_t)(burst->data - (const char *)buffer.buf), burst->position,
                                burst->records.bytes, PyByteArray_AsString(burst->replies.bytes), burst->replies.used,
@@ -544,6 +548,7 @@ static PyObject *lay_out_sends(PyObject *module, PyObject *arguments)
     Py_XDECREF(burst->results);
     PyBuffer_Release(&buffer);
     PyMem_Free(burst);
+    PyMem_Free(send);
     return answer;
 }
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -320,6 +320,25 @@ def test_unique_keys_have_the_same_index_rows(
     else:
         keys = key_rows(columns)
         assert (keys.physical_offsets, _key_hashes(keys)) == (columns.physical_offsets, hashes)
+
+
+def test_a_call_during_another_has_a_message_of_its_own(compiled: ModuleType) -> None:
+    """Brokers in several threads of a process: one runs on while the other computes a checksum."""
+
+    def lay_out(data: bytes, checksum: Callable[[Any], int]) -> bytes:
+        queue = SimpleNamespace(topic_part=b"\x05Sends", magic=1, queue_id=0, next_offset=0)
+        _, _, records, *_ = compiled.lay_out_sends(
+            data, {b"Sends/0": queue}, 0, 1 << 20, 1, 1 << 16, 1 << 20,
+            bytes(8), bytes(8), b"", lambda *values: values, checksum, (b"",) * 6,
+        )  # fmt: skip
+        return bytes(records)
+
+    def with_another(_: Any) -> int:
+        lay_out(frame({**PLAIN, "i": "UNIQ_KEY\x01OTHER\x02"}, b"another body" * 1000), lambda _: 2)
+        return 1
+
+    sent = frame(PLAIN, b"body")
+    assert lay_out(sent, with_another) == lay_out(sent, lambda _: 1)
 
 
 def test_replies_with_another_code() -> None:
