@@ -131,6 +131,16 @@ def flip_in_record(made: Scene, victim: Sent, position: int, bit: int) -> Verdic
         raise
 
 
+SYSTEM_FLAGS = 39
+"""The byte whose flags tell whether a message is in its queue."""
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_flag_of_the_last_record_of_a_queue(bit: int) -> None:
+    victim = victim_of(scene("killed", with_crc=False), "last")
+    flip_in_record(scene("killed", with_crc=False), victim, SYSTEM_FLAGS, bit)
+
+
 @pytest.mark.parametrize("with_crc", [False, True], ids=["body crc", "record crc"])
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("which", ["first", "middle", "last"])

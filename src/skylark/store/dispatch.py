@@ -127,6 +127,13 @@ class Dispatcher:
     def has_entry(self, placed: AppendedRecord) -> bool:
         return not placed.sys_flag & NO_ENTRY_MASK and placed.queue.topic not in self._queues.batch_topics
 
+    def contradicts_itself(self, placed: AppendedRecord) -> bool:
+        """Return whether a record has a queue offset, although its flags are of one without an entry."""
+        return (
+            bool(placed.sys_flag & NO_ENTRY_MASK and placed.queue_offset)
+            and placed.queue.topic not in self._queues.batch_topics
+        )
+
     def add_entry(self, placed: AppendedRecord) -> None:
         """Add the entry of a record read from the log, after the entries of its earlier records."""
         queue = placed.queue

@@ -99,6 +99,11 @@ class Replay:
                     placed = self._dispatcher.place(record)
                     self._dispatcher.note([placed])
                     self._take(placed)
+                    if self._dispatcher.contradicts_itself(placed):
+                        progress.add_problem(
+                            f"record at {record.physical_offset} has queue offset {record.queue_offset}, but "
+                            f"flags of a message that is in no queue ({record.sys_flag:#x}): it is left out"
+                        )
             except ValueError as error:
                 progress.add_problem(f"record at {record.physical_offset} has an invalid queue: {error}")
                 continue
