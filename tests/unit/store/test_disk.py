@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import gc
 import os
 import subprocess
 import sys
@@ -37,6 +38,7 @@ def allocated_bytes(path: Path) -> int:
 def descriptors() -> int:
     """Open ones, after those of files that nobody holds any more are given back."""
     gc.collect()
+    gc.collect()  # files of other tests
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -121,15 +123,15 @@ def test_a_view_shows_writes_and_outlives_the_file(disk: RealDisk, file: DiskFil
 def test_closing_gives_the_descriptor_back(disk: RealDisk, tmp_path: Path) -> None:
     before = descriptors()
     files = [disk.create(tmp_path / str(number), 10) for number in range(20)]
-    assert descriptors() <= before  # garbage of other tests may go meanwhile + 20
+    assert descriptors() == before + 20
     for each in files[:10]:
         each.close()
         each.close()
-    assert descriptors() <= before  # garbage of other tests may go meanwhile + 10
+    assert descriptors() == before + 10
     files.clear()
     del each
     gc.collect()
-    assert descriptors() <= before  # garbage of other tests may go meanwhile
+    assert descriptors() == before
 
 
 def test_a_file_opened_for_reading_cannot_be_written(disk: RealDisk, file: DiskFile) -> None:
@@ -290,7 +292,7 @@ def test_a_full_disk_is_its_own_error(
         else:
             disk.create(file.path.parent / "other", 10)
     assert os.strerror(number) in str(caught.value)
-    assert descriptors() <= before  # garbage of other tests may go meanwhile
+    assert descriptors() == before
 
 
 @pytest.mark.parametrize("call", ["pwritev", "posix_fallocate", "ftruncate", "open"])
@@ -364,7 +366,7 @@ def test_a_directory_is_synced_and_its_descriptor_given_back(
     before = descriptors()
     disk.sync_directory(tmp_path)
     assert synced == [str(tmp_path)]
-    assert descriptors() <= before  # garbage of other tests may go meanwhile
+    assert descriptors() == before
 
 
 @pytest.mark.parametrize(
@@ -433,7 +435,7 @@ def test_a_directory_is_locked_under_any_name(disk: RealDisk, tmp_path: Path) ->
     for name in (path, other_name):
         with pytest.raises(StoreLocked):
             RealDisk().lock_directory(name)
-    assert descriptors() <= before  # garbage of other tests may go meanwhile
+    assert descriptors() == before
     assert list(path.iterdir()) == []
     lock.release()
     disk.lock_directory(other_name).release()
@@ -460,6 +462,6 @@ def test_the_lock_of_another_process_is_respected(disk: RealDisk, tmp_path: Path
         before = descriptors()
         with pytest.raises(StoreLocked):
             disk.lock(path)
-        assert descriptors() <= before  # garbage of other tests may go meanwhile
+        assert descriptors() == before
         other.communicate(timeout=60)
     disk.lock(path).release()
