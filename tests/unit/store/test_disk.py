@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import gc
 import os
 import subprocess
 import sys
@@ -38,7 +37,6 @@ def allocated_bytes(path: Path) -> int:
 def descriptors() -> int:
     """Open ones, after those of files that nobody holds any more are given back."""
     gc.collect()
-    gc.collect()  # files of other tests
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -292,7 +290,7 @@ def test_a_full_disk_is_its_own_error(
         else:
             disk.create(file.path.parent / "other", 10)
     assert os.strerror(number) in str(caught.value)
-    assert descriptors() == before
+    assert descriptors() <= before  # a thread of another test may end meanwhile
 
 
 @pytest.mark.parametrize("call", ["pwritev", "posix_fallocate", "ftruncate", "open"])
