@@ -59,7 +59,9 @@ def test_every_job_tells_what_became_of_the_messages(
     done = spark.json("run", file, "--once", "--state", tmp_path / "state")
     assert done["counts"] == counts(33, 30, 1, 2)
 
-    rows = servers.json("spark", "list")
+    rows = [
+        row for row in servers.json("spark", "list") if not row["job"].startswith("archive")
+    ]  # of other tests
     assert sorted((row["job"].split("-")[0], row["state"], row["rows"], row["rejected"]) for row in rows) == [
         ("cdc", "finished", 33, 3),
         ("etl", "finished", 33, 2),
