@@ -14,11 +14,16 @@ class Clock(Protocol):
         """Return seconds since an arbitrary start. Never goes back."""
 
 
+def now_ms() -> int:
+    """Return wall-clock milliseconds since 1970, for code whose time no test controls."""
+    return time.time_ns() // 1_000_000
+
+
 class SystemClock:
     """The system clock."""
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return now_ms()
 
     def monotonic(self) -> float:
         return time.monotonic()

@@ -19,6 +19,7 @@ from skylark.cli.options import AsJson, grouped, pairs, parsed, tabular
 from skylark.cli.output import Screen, print_json
 from skylark.cli.server_process import TEXT, LogFormat, LogLevels, configure_logs, say_ready
 from skylark.cli.spark_jobs import ConfOption, MasterOption, NamesrvOption, need_extra
+from skylark.clock import now_ms
 from skylark.quantities import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def status(*, rules: RuleOptions, as_json: AsJson = False) -> None:
     made = rules.load()
     from skylark.pipelines.lake_service.lake_status import topic_progress  # noqa: PLC0415
 
-    found = topic_progress(made, _cluster(made), time.time_ns() // 1_000_000)
+    found = topic_progress(made, _cluster(made), now_ms())
     if as_json:
         for each in found:
             print_json(each)

@@ -561,11 +561,11 @@ PARAMETERS = {
     "tag": "Only messages with this tag.",
     "text": "Only bodies that contain this text.",
     "where": "Only messages that match an SQL92 condition over properties, TAGS, KEYS and body.FIELD.",
-    "limit": "At most so many messages, 1 to 1000; 100 without it.",
+    "limit": "Maximum number of messages, 1 to 1000; default 100.",
     "wait": "Seconds to wait for the first message, at most 60.",
     "topic": "Only this topic.",
     "query": "A SELECT; tables are topics, `store.TOPIC` and `lake.TABLE`.",
-    "messages": "Newest messages of a topic that are read, 10000 without it, at most 100000.",
+    "messages": "Number of newest messages of a topic that are read; default 10000, at most 100000.",
     "dry_run": "Only show what would happen.",
 }
 """What the parameters of queries mean."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
+from skylark.clock import now_ms
 from skylark.errors import NoRoute, RocketMQError
 from skylark.model.job_report import (
     BATCHES_MAX,
@@ -85,13 +86,13 @@ class JobReporter:
     ) -> None:
         """`name` identifies the job over its runs. `client` holds credentials and TLS."""
         client = client or ClientSettings()
-        now_ms = _now_ms()
+        started_ms = now_ms()
         self._report = JobReport(
             name=name,
             kind=kind,
             run=uuid.uuid4().hex[:12],
-            time_ms=now_ms,
-            started_ms=now_ms,
+            time_ms=started_ms,
+            started_ms=started_ms,
             source=source,
             topics=tuple(topics),
             outputs=tuple(outputs),
@@ -162,7 +163,7 @@ class JobReporter:
             self._rejected[query] = self._rejected.get(query, 0) + rejected
             self._last.append(
                 JobBatch(
-                    query=query, number=number, time_ms=_now_ms(), rows=rows, rows_per_s=rows_per_s, lag=lag,
+                    query=query, number=number, time_ms=now_ms(), rows=rows, rows_per_s=rows_per_s, lag=lag,
                     rejected=rejected,
                 )
             )  # fmt: skip
@@ -201,7 +202,7 @@ class JobReporter:
         while not is_ended:
             with self._condition:
                 self._is_new = False
-                report = replace(self._report, time_ms=_now_ms())
+                report = replace(self._report, time_ms=now_ms())
             is_ended = report.state != RUNNING
             if self._send(report, TAG_STATE if is_ended else tag):
                 tag = TAG_PROGRESS
@@ -261,7 +262,3 @@ class JobReporter:
         except NoRoute:
             return False
         return True
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

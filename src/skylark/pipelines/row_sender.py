@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from skylark.client import retry
 from skylark.client.producer.queue_selectors import RoundRobin
 from skylark.client.session.routes import TopicRoute, limited
+from skylark.clock import now_ms
 from skylark.errors import BrokerError, BrokerUnknown, MessageIllegal, NoRoute, RocketMQError, SettingsError
 from skylark.model.java import java_hash
 from skylark.model.message import PROPERTIES_BYTES_MAX, RETRY_TOPIC_PREFIX
@@ -199,15 +200,15 @@ class RowSender:
         self._spreading: dict[str, RowBatch] = {}
         self._flying: deque[_InFlight] = deque()
         # Random bytes instead of the host address: unique per worker.
-        self._ids = UniqueIds(os.urandom(4), _now_ms())
+        self._ids = UniqueIds(os.urandom(4), now_ms())
         self.rows = 0
         self.bytes = 0
 
     def next_unique_key(self) -> str:
-        return self._ids.next(_now_ms())
+        return self._ids.next(now_ms())
 
     def next_unique_keys(self, count: int) -> list[str]:
-        return self._ids.several(count, _now_ms())
+        return self._ids.several(count, now_ms())
 
     def send(self, message: OutMessage) -> None:
         """Queue a message; it is sent when its batch is full, and acknowledged after `finish`."""
@@ -368,7 +369,7 @@ class RowSender:
             default_topic_queue_nums=AUTO_CREATE_QUEUES,
             queue_id=request.queue.queue_id,
             sys_flag=self._sys_flag,
-            born_timestamp=request.born_ms if request.born_ms is not None else _now_ms(),
+            born_timestamp=request.born_ms if request.born_ms is not None else now_ms(),
             flag=0,
             properties=request.properties.decode(),
             batch=is_batch,
@@ -419,7 +420,3 @@ class RowSender:
 def is_batchable(topic: str) -> bool:
     """Return whether brokers accept batches for a topic: not for retry topics."""
     return not topic.startswith(RETRY_TOPIC_PREFIX)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 from pyspark.sql.datasource import WriterCommitMessage
 
+from skylark.clock import now_ms
 from skylark.errors import BrokerError, NoRoute, RocketMQError, SettingsError
 from skylark.model.message import SystemFlag, encode_properties
 from skylark.model.message_id import parse_offset_message_id
@@ -138,7 +139,7 @@ class CommitTopic:
             default_topic_queue_nums=1,
             queue_id=self._queue.queue_id,
             sys_flag=0,
-            born_timestamp=time.time_ns() // 1_000_000,
+            born_timestamp=now_ms(),
             flag=0,
             properties=encode_properties({"TAGS": tag}).decode(),
             broker_name=self._queue.broker_name,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 
+from skylark.clock import now_ms
 from skylark.errors import NoRoute
 from skylark.model.message import encode_properties
 from skylark.model.names import AUTO_CREATE_TOPIC
@@ -35,7 +35,7 @@ class SchemaTopic:
                 default_topic_queue_nums=1,
                 queue_id=QUEUE_ID,
                 sys_flag=0,
-                born_timestamp=time.time_ns() // 1_000_000,
+                born_timestamp=now_ms(),
                 flag=0,
                 properties=encode_properties({"WAIT": "true"}).decode(),
                 body=record,

@@ -5,7 +5,6 @@ In an object store a commit is a conditional put, so no table of locks is needed
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterP
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
+from skylark.clock import now_ms
 from skylark.errors import SettingsError
 from skylark.pipelines.lake.location import open_files
 from skylark.pipelines.lake.parquet_files import DATE, STATISTICS_COLUMNS, TableFile
@@ -138,7 +138,7 @@ class DeltaLog:
             raise FileNotFoundError(f"{self.where}: {gone[0]} is not in the table any more")
         is_change = sum(file.rows for file in old) != sum(file.rows for file in new)
         removals = [
-            RemoveAction(names[file.path], is_change, _now_ms(), file.size, dict(file.partition))
+            RemoveAction(names[file.path], is_change, now_ms(), file.size, dict(file.partition))
             for file in old
         ]
         additions = [_add_action(file, is_change=is_change) for file in new]
@@ -196,7 +196,7 @@ def commit_properties(
     """Batch number and progress of a commit."""
     recorded = {} if progress is None else {PROGRESS: msgspec.json.encode(progress).decode()}
     return CommitProperties(
-        app_transactions=[Transaction(application, number, _now_ms())],
+        app_transactions=[Transaction(application, number, now_ms())],
         custom_metadata={**(metadata or {}), **recorded},
     )
 
@@ -232,11 +232,7 @@ def _add_action(file: TableFile, *, is_change: bool = True) -> AddAction:
         path=file.path,
         size=file.size,
         partition_values=file.partition,
-        modification_time=_now_ms(),
+        modification_time=now_ms(),
         data_change=is_change,
         stats=msgspec.json.encode(stats).decode(),
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType
 
 from skylark.arrow.columns import REJECTS
+from skylark.clock import now_ms
 from skylark.errors import NoRoute
 from skylark.pipelines.broker_source import RECORD_BYTES_GUESS, BrokerSource
 from skylark.pipelines.cluster_client import ClusterClient, shared_client
@@ -171,18 +172,18 @@ class TableArchiver:
     def maintain_when_due(self) -> None:
         """Maintain the table if its time has come. Raises as `maintain_table`."""
         every_s = self.table.maintain_s
-        if every_s is None or _now_ms() - self.state.maintained_at_ms < every_s * 1000:
+        if every_s is None or now_ms() - self.state.maintained_at_ms < every_s * 1000:
             return
         self._step("maintain")
         maintain_table(self.table)
-        self.state.maintained_at_ms = _now_ms()
+        self.state.maintained_at_ms = now_ms()
         write_state(private_files(self._log(), self._rules.group), self.state)
 
     def failed(self, error: Exception) -> None:
         """Record an error for `skylark lake status`, if the store can be written."""
         self.state.errors += 1
         self.state.error = f"{type(error).__name__}: {error}"
-        self.state.error_at_ms = _now_ms()
+        self.state.error_at_ms = now_ms()
         if self._prepared is not None:
             try:
                 write_state(private_files(self._prepared, self._rules.group), self.state)
@@ -205,7 +206,7 @@ class TableArchiver:
         return self._prepared
 
     def _step(self, name: str) -> None:
-        self.state.step, self.state.at_ms = name, _now_ms()
+        self.state.step, self.state.at_ms = name, now_ms()
         self._on_step(name)
 
     def _is_mine(self, newest: BatchPlan, committed: int) -> bool:
@@ -222,7 +223,7 @@ class TableArchiver:
     def _decide(self, plans: PlanLog, offsets: Offsets, number: int) -> BatchPlan | None:
         """Plan the next batch; None if there are no messages, or another instance was first."""
         self._step("plan")
-        at_ms = _now_ms()
+        at_ms = now_ms()
         queues = self._find_queues()
         new = [queue for queue in queues if queue not in offsets]
         lows, highs = self._origin.min_offsets(queues), self._origin.max_offsets(queues)
@@ -267,7 +268,7 @@ class TableArchiver:
         self.state.messages += messages
         self.state.waiting = max(self.state.waiting - messages, 0)
         self.state.batches += 1
-        self.state.committed_at_ms, self.state.error = _now_ms(), ""
+        self.state.committed_at_ms, self.state.error = now_ms(), ""
         if plan.is_complete:
             self.state.complete_at_ms = plan.at_ms
 
@@ -317,7 +318,3 @@ class TableArchiver:
         large = [item for item in ranges if item.messages >= SAMPLED_ROWS_MIN]
         sampled = dict(zip(large, self._origin.record_bytes(large), strict=True)) if large else {}
         return [sampled.get(item, float(RECORD_BYTES_GUESS)) for item in ranges]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
