@@ -253,6 +253,9 @@ async def test_a_message_is_sent_and_then_shown(client: ConsoleClient) -> None:
     assert page.text.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 3
     listed = await client.get("/local/topics/orders/messages")
     assert SCRIPT not in listed.text
+    place = ":".join(sent.headers["location"].partition("?")[0].split("/")[-3:])
+    again = await client.get(f"/local/topics/orders/send?like={place}")
+    assert 'name="keys" value="key-1 &lt;script&gt;alert(1)&lt;/script&gt;"' in again.text
     refused = await client.post("/local/topics/orders/send", {"body": "x", "properties": "nothing"})
     assert refused.status == 400
     assert "write NAME=VALUE" in refused.text

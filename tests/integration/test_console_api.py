@@ -7,6 +7,7 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -331,3 +332,20 @@ async def test_the_broker_decides_what_a_user_may_do(guarded: EmbeddedServers) -
         refused = await send(client, "POST", "topics/ledger/messages", {"body": "x"}, authorization=reader)
         assert refused.status == 502
         assert "reader" in refused.json()["title"] or "permission" in refused.json()["title"].lower()
+
+
+async def test_a_name_without_its_secret_gets_nothing(guarded: EmbeddedServers, tmp_path: Path) -> None:
+    """Not even while the user is connected, and not what no broker guards: files of the console's machine."""
+    store = tmp_path / "store"
+    settings = ConsoleSettings(clusters={"local": guarded.namesrv}, login=True, store=store)
+    async with console_client(settings) as client:
+        right = "Basic " + base64.b64encode(b"root:root-secret").decode()
+        assert (await client.get(f"{API}/topics", authorization=right)).status == 200
+        for given in (b"root:wrong", b"root:", b"nobody:root-secret"):
+            wrong = "Basic " + base64.b64encode(given).decode()
+            for path in ("topics", "topics/ledger", "brokers", "sql?query=select+1"):
+                refused = await client.get(f"{API}/{path}", authorization=wrong)
+                assert refused.status == 401, (given, path, refused.text)
+            page = await client.get("/local/changes", authorization=wrong)
+            assert (page.status, page.headers["location"]) == (303, "/login?next=%2Flocal%2Fchanges")
+        assert (await client.get(f"{API}/topics", authorization=right)).status == 200

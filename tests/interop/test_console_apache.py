@@ -27,7 +27,7 @@ async def test_every_page_shows_apaches_cluster(apache: ApacheServers) -> None:
         broker = place.split("/")[5]
         group = (await client.ask("PUT", f"/api/v1/local/groups/{topic}", b"{}")).json()["group"]
         for path, _ in PAGES:
-            if "{client}" not in path and "{id}" not in path and "{offset}" not in path:
+            if not any(part in path for part in ("{client}", "{id}", "{offset}", "{job}", "{user}", "{table}")):
                 page = await client.get(f"/local/{path.format(topic=topic, group=group, broker=broker)}")
                 assert page.status == 200, (path, page.text)
         found = (await client.get(f"/local/topics/{topic}/messages.json?where=body.id=1")).json()

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from skylark.admin.leases import LeaseReceipt, receipt_of
 from skylark.admin.results import Group
 from skylark.admin.server_calls import at_once, whole
+from skylark.console.connections import WrongCredentials
 from skylark.console.pages import sql
 from skylark.console.pages.messages import STREAMS_MAX, cursor_text, message_document, parse_cursor, wanted
 from skylark.console.pages.resets import moment
@@ -649,6 +650,10 @@ def _answering(console: Console, call: Call) -> Callable[[Request], Awaitable[Re
             connection = await console.connections.get(alias, request.state.visitor.credentials)
         except KeyError:
             return problem(404, f"no cluster {alias}; known clusters: {', '.join(console.settings.clusters)}")
+        except WrongCredentials as error:
+            return problem(401, str(error))
+        except RocketMQError as error:
+            return problem(504, str(error))
         try:
             found = await call(Ask(console, request, connection))
         except (NoRoute, NotThere) as error:

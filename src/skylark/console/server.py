@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,6 +16,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from skylark.console import api
+from skylark.console.connections import WrongCredentials
 from skylark.console.guard import App, Guard
 from skylark.console.pages import (
     access,
@@ -158,6 +160,10 @@ def _answering(console: Console, page: Page, suffix: str) -> Callable[[Request],
         except KeyError:
             known = ", ".join(console.settings.clusters)
             return PlainTextResponse(f"no cluster {alias}; known clusters: {known}\n", 404)
+        except WrongCredentials:
+            return RedirectResponse(f"/login?next={quote(request.url.path, safe='')}", 303)
+        except RocketMQError as error:
+            return PlainTextResponse(f"{error}\n", 502)
         ask = Ask(console, request, connection)
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):

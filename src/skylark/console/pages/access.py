@@ -9,16 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from skylark.admin.admin import AsyncAdmin
+from skylark.console.connections import WrongCredentials
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.guard import cookie_of, set_cookie
 from skylark.console.view import Ask, Console, PageView, language_of, redirect, text_of
-from skylark.errors import BrokerError, NoPermission, RocketMQError
-from skylark.settings.client import ClientSettings
+from skylark.errors import BrokerError, RocketMQError
 from skylark.settings.credentials import Credentials
 
-HAS_NO_RIGHT = "has no permission"
-"""In the remark for a user who is known."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -40,8 +37,6 @@ def login(console: Console) -> Endpoint:
             fault = text_of("login.wrong", language)
         if fault:
             return _form(console, language, target, fault, 403)
-        if credentials is not None:
-            await console.connections.drop(name)
         key = console.logins.add(name if credentials is not None else "token", credentials)
         response = RedirectResponse(_local(target), 303)
         header, value = set_cookie(key, secure=console.settings.public_url.startswith("https:"))
@@ -72,15 +67,9 @@ def _local(target: str) -> str:
 
 async def _refusal(console: Console, credentials: Credentials) -> str:
     """The sentence of the first cluster if it does not know the user; empty for a known one."""
-    namesrv = next(iter(console.settings.clusters.values()))
-    settings = ClientSettings(access_key=credentials.access_key, secret_key=credentials.secret_key)
     try:
-        async with AsyncAdmin(namesrv=namesrv, client=settings) as admin:
-            for node in (await admin.brokers.nodes())[:1]:
-                await admin.brokers.runtime(node.address)
-    except NoPermission as error:
-        return "" if HAS_NO_RIGHT in error.remark else str(error)
-    except RocketMQError as error:
+        await console.connections.get(next(iter(console.settings.clusters)), credentials, is_login=True)
+    except (WrongCredentials, RocketMQError) as error:
         return str(error)
     return ""
 
