@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from skylark.console.server import PAGES
@@ -27,7 +29,7 @@ async def test_every_page_shows_apaches_cluster(apache: ApacheServers) -> None:
         broker = place.split("/")[5]
         group = (await client.ask("PUT", f"/api/v1/local/groups/{topic}", b"{}")).json()["group"]
         for path, _ in PAGES:
-            if not any(part in path for part in ("{client}", "{id}", "{offset}", "{job}", "{user}", "{table}")):
+            if not re.search(r"\{(client|id|offset|job|user|table)\}", path):
                 page = await client.get(f"/local/{path.format(topic=topic, group=group, broker=broker)}")
                 assert page.status == 200, (path, page.text)
         found = (await client.get(f"/local/topics/{topic}/messages.json?where=body.id=1")).json()
