@@ -131,6 +131,6 @@ async def _traces(messages: AsyncMessages, message: ReceivedMessage) -> list[Tra
     try:
         found = await messages.by_key(TRACE_TOPIC, message.message_id, messages_max=TRACES_MAX)
     except RocketMQError:
-        return []  # without the topic nobody traces
+        return []  # without the topic there are no traces
     steps = read_steps(text_of(item) for item in found.messages)
     return [step for step in steps if step.message_id == message.message_id]

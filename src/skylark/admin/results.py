@@ -82,7 +82,7 @@ class ReplicaState:
     members: tuple[int, ...]
     """The in-sync set, of a master."""
     is_lapsed: bool
-    """Of a master: no controller has confirmed lately that it is still the master."""
+    """A master that no controller has confirmed lately."""
 
     @classmethod
     def read(cls, table: Mapping[str, str]) -> ReplicaState | None:

@@ -51,7 +51,7 @@ class Elements:
 
 
 def parts(bounds: Ints, bytes_max: int, rows_max: int) -> Iterator[range]:
-    """Split rows of known bounds into ranges with at most so many bytes and rows, but at least one row."""
+    """Split rows of known bounds into ranges of at least one row, within limits of bytes and rows."""
     first, count = 0, len(bounds) - 1
     while first < count:
         fitting = int(np.searchsorted(bounds, bounds[first] + bytes_max, side="right")) - 1

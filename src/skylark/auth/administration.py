@@ -69,7 +69,7 @@ class UserAdministration:
     """Changes and lists users and ACLs. Loop thread. All methods raise BrokerError.
 
     `operator` is the user who asks, empty while authentication is off: then everybody counts as a super user,
-    but nobody sees a secret.
+    but secrets are never returned.
     """
 
     def __init__(self, store: AuthStore, settings: AuthSettings) -> None:
@@ -77,7 +77,7 @@ class UserAdministration:
         self._settings = settings
 
     def operator(self, fields: Mapping[str, str]) -> str:
-        """Return the user of an admitted request; nobody while names are not checked."""
+        """Return the user of an admitted request; empty while names are not checked."""
         return fields.get(ACCESS_KEY, "").strip() if self._settings.enabled else ""
 
     def reply(self, command: RemotingCommand) -> RemotingCommand:

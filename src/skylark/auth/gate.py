@@ -35,7 +35,7 @@ ALLOWED_MAX = 1024
 SHORT_SENDS = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 """They need the same rights: `Pub` on the topic."""
 SHOWN_CHARS = 4
-"""Of an access key that nobody has: it may be a secret in the wrong place."""
+"""Characters shown of an unknown access key: it may be a secret in the wrong place."""
 BAD_SIGNATURE = "check signature failed."
 UNREADABLE = "parse authorization context error."
 
@@ -344,5 +344,5 @@ class Visitor:
 
 
 def shown(name: str) -> str:
-    """Return an access key that nobody has, shortened."""
+    """Return an unknown access key, shortened."""
     return name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "…"

@@ -194,7 +194,7 @@ class SecureTrial:
     authority: Path
     administrator: Path
     first: Path
-    """The administrator, as brokers are told."""
+    """The administrator, as a setting of the brokers."""
     inner: Path
 
     @classmethod

@@ -171,7 +171,7 @@ class Controller:
 
     @property
     def _open_host(self) -> str:
-        """Where everybody on the network may use the controller; empty if nobody may."""
+        """The address where the controller is open to the whole network; empty if it is not."""
         return self._settings.host if self._is_insecure else ""
 
     # --- Users ---

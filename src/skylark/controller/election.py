@@ -17,7 +17,7 @@ class Outcome(Enum):
 
 
 class Election(NamedTuple):
-    """`group` is the next document: the same one, unless somebody was elected or the master was removed."""
+    """`group` is the next document: the same one, unless a master was elected or removed."""
 
     outcome: Outcome
     group: BrokerGroup
@@ -56,7 +56,7 @@ def _wanted(asked_by: int | None, is_designated: bool) -> int | None:
 
 
 def _elect_first(group: BrokerGroup, live: Mapping[int, LiveBroker], asked_by: int | None) -> Election:
-    """The set is empty. Nobody was a master before: whoever asks first is elected, since nothing can be lost.
+    """The set is empty. There was no master before: the first to ask is elected, since nothing can be lost.
 
     Or an administrator removed all members: the one with the most messages is elected. The epoch exceeds
     those in the logs of the brokers, which a controller that was cleaned has forgotten.
@@ -95,7 +95,7 @@ def _is_eligible(group: BrokerGroup, broker_id: int, live: Mapping[int, LiveBrok
         return False
     if not replica.is_unclean:
         return True
-    # The end of its log may be lost: only if nobody has more.
+    # The end of its log may be lost: only if no replica has more.
     return all(
         other.progress <= live[broker_id].progress
         for other_id, other in live.items()

@@ -180,7 +180,7 @@ class EtcdRegister:
             await asyncio.sleep(WATCH_AGAIN_S)
 
     async def _step(self) -> None:
-        """Renew the lease, or try to lead if nobody does. Raises RegisterUnavailable."""
+        """Renew the lease, or try to lead if there is no leader. Raises RegisterUnavailable."""
         if self._token is not None:
             await self._renew()
         if self._token is None:

@@ -31,7 +31,7 @@ class NotLeading(RocketMQError):
 
 
 class StaleGroup(RocketMQError):
-    """The document was changed by somebody else, and has been read again: decide again."""
+    """Another controller changed the document, which has been read again: decide again."""
 
 
 class RegisterUnavailable(RocketMQError):

@@ -63,13 +63,13 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def lag(self) -> int | None:
-        """Of the query that is furthest behind; None if no batch knew it."""
+        """Lag of the query that is furthest behind; None if no batch knew it."""
         newest = {batch.query: batch.lag for batch in self.last}
         return max((lag for lag in newest.values() if lag is not None), default=None)
 
     @property
     def rows_per_s(self) -> float | None:
-        """Of the last batch, while the job runs."""
+        """Rows per second of the last batch, while the job runs."""
         return self.last[-1].rows_per_s if self.last and self.state == RUNNING else None
 
     def state_at(self, now_ms: int) -> str:
@@ -109,7 +109,7 @@ def _age(report: JobReport) -> tuple[bool, int]:
 
 
 def newest_of_jobs(runs: Iterable[JobReport]) -> list[JobReport]:
-    """Of every job the run that started last; running ones first, then those that reported last."""
+    """Return the latest run of every job; running ones first, then those that reported last."""
     jobs: dict[str, JobReport] = {}
     for report in runs:
         known = jobs.get(report.name)

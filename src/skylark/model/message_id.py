@@ -108,7 +108,7 @@ def offset_message_id(store_host: bytes, physical_offset: int) -> str:
 def parse_offset_message_id(message_id: str) -> tuple[bytes, int]:
     """Return store host and physical offset. Raises ValueError.
 
-    Unique ids have the same length. They are told apart by what would be the port: it holds a process id.
+    Unique ids have the same length. What would be the port distinguishes them: there it holds a process id.
     """
     if len(message_id) not in (32, 56):
         raise ValueError(f"invalid message id of {len(message_id)} characters; an id has 32 or 56")

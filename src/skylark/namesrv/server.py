@@ -165,7 +165,7 @@ class NameServer:
 
     @property
     def _open_host(self) -> str:
-        """Where everybody on the network may use the server; empty if nobody may."""
+        """The address where the server is open to the whole network; empty if it is not."""
         return self._state.settings.host if self._is_insecure else ""
 
     def _samples(self) -> Samples:

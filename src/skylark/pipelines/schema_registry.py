@@ -166,7 +166,7 @@ class SchemaRegistry:
             try:
                 record = msgspec.json.decode(data, type=SchemaRecord)
             except msgspec.DecodeError:
-                continue  # somebody else's message
+                continue  # not a schema: another program's message
             # What is retained before the first image is in the image, too.
             self._is_whole = self._is_whole or record.all is not None
             if self._is_whole:

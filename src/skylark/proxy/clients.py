@@ -53,7 +53,7 @@ REGISTER_INTERVAL_S = 20.0
 """Least interval of heartbeats to a broker that knows the client."""
 REGISTER_RETRY_S = 0.5
 REGISTER_RETRY_S_MAX = 20.0
-"""Delays before brokers that missed a client are told again: the first, doubled up to the last."""
+"""Delays before a client is announced again to brokers that missed it: the first, doubled up to the last."""
 SWEEP_MS_MAX = 5000
 CLIENTS_MAX = 100_000
 _VERDICTS = {Code.OK: "CR_SUCCESS", Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER"}
@@ -99,7 +99,7 @@ class GrpcClient:
         return name
 
     def heartbeat_data(self) -> HeartbeatData:
-        """Return what brokers are told: a producer is in a group of each topic's name."""
+        """Return the heartbeat for brokers: a producer is in a group of each topic's name."""
         if not self.group:
             return HeartbeatData(self.client_id, [ProducerData(topic) for topic in self.topics], [])
         consumer = ConsumerData(
@@ -342,7 +342,7 @@ class ClientTable:
         await client.stream(command)
 
     def answered(self, client: GrpcClient, nonce: str, command: Any) -> None:
-        """Pass a client's answer to whoever waits for it."""
+        """Pass a client's answer to the call that waits for it."""
         answer = client.answers.get(nonce)
         if answer is not None and not answer.done():
             answer.set_result(command)

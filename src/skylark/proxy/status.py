@@ -44,7 +44,7 @@ OK = status(Code.OK)
 
 
 def refusal_of(error: Exception) -> CallRefused:
-    """Return what a client is told of an error."""
+    """Return the status and text of an error for a client."""
     if isinstance(error, CallRefused):
         return error
     if isinstance(error, BrokerError):

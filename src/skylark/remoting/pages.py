@@ -122,7 +122,7 @@ class PageServer(ThreadingWSGIServer):
 def security_warnings(tls: ServerTls | None, open_host: str) -> list[str]:
     """Return what is wrong with the security of a server, a line each.
 
-    `open_host` is where everybody on the network may use it; empty if nobody may.
+    `open_host` is the address where it is open to the whole network; empty if it is not.
     """
     found = []
     if open_host:

@@ -53,9 +53,9 @@ def security_samples(tls: ServerTls | None, refusals: Mapping[str, int], *, is_i
 
 
 def security_faults(tls: ServerTls | None, open_host: str) -> dict[str, str]:
-    """Return what `skylark doctor` is told of the security of a server: only what is wrong.
+    """Return the faults in the security of a server, for `skylark doctor`.
 
-    `open_host` is where everybody on the network may use it; empty if nobody may.
+    `open_host` is the address where it is open to the whole network; empty if it is not.
     """
     found = {"tlsReloadFailure": "" if tls is None else tls.reload_failure, "insecureListener": open_host}
     return {name: value for name, value in found.items() if value}

@@ -75,7 +75,7 @@ def client_context(settings: ClientTlsSettings) -> ssl.SSLContext:
 
 
 def make_outgoing_tls(server: ServerTlsSettings, client: ClientTlsSettings) -> ClientTls | None:
-    """Return the TLS of a server's own connections: as it is told, else TLS if it accepts nothing else.
+    """Return the TLS of a server's own connections: as the settings say, else TLS if it accepts nothing else.
 
     Raises SettingsError.
     """

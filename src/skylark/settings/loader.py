@@ -27,7 +27,7 @@ COMMAND_LINE = "command line"
 """The origin of settings that flags give."""
 HIDDEN = "***"
 LIKENESS = 0.75
-"""Of a key and the one that is suggested instead; a lower one misleads."""
+"""Similarity of a key to the one that is suggested instead; a lower one misleads."""
 _BOOLEANS = {"true": True, "false": False}
 # RocketMQ's environment variables and their keys. As in RocketMQ, a file overrides them.
 _JAVA_VARIABLES = {"NAMESRV_ADDR": "namesrvAddr"}

@@ -104,7 +104,7 @@ _UNUSED_BY_REASON = {
     "retries are delivered without a filter": "filterSupportRetry",
     "filters of inactive groups are removed after a day": "filterDataCleanTimeSpan",
     "check points and acknowledgements are appended without waiting": "appendAckAsync appendCkAsync",
-    "batches are pushed by nobody": "enableBatchPush isEnableBatchPush",
+    "batches are never pushed": "enableBatchPush isEnableBatchPush",
     "held pops of an ordered queue always know when it is free": "enableNotifyAfterPopOrderLockRelease",
     "the lag of a pop group needs no fresh position": "enableNotifyBeforePopCalculateLag",
     "a check point leaves out what is acknowledged": "enablePopBatchAck",

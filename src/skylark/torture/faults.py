@@ -355,7 +355,7 @@ def _etcd(targets: Targets, chance: random.Random) -> Process:
 
 @asynccontextmanager
 async def lose_majority(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """Masters go on; nobody can be elected, and no set can change."""
+    """Masters go on; no master can be elected, and no set can change."""
     frozen = chance.sample(targets.etcds, len(targets.etcds) // 2 + 1)
     for process in frozen:
         process.signal(signal.SIGSTOP)

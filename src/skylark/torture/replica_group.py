@@ -78,7 +78,7 @@ class ReplicaGroup(BrokerPair):
         self._seeing = asyncio.Lock()
 
     async def see_roles(self) -> None:
-        """Find out who is the master now. Keeps what is known if nobody says that it is."""
+        """Find the current master. Keeps the known one if no broker claims to be it."""
         client = ClientSettings(instance_name=f"roles-{self.name}")
         async with self._seeing, AsyncAdmin(namesrv=self.master.address, client=client) as admin:
             for node, other in ((self.master, self.slave), (self.slave, self.master)):

@@ -361,7 +361,7 @@ class PopHandlers:
             return InvisibleTimeReply(0, 0, 0)
         visible_ms = self._clock.now_ms() + request.invisible_time
         self._pops.ordered.change(key, request.queue_offset, handle.pop_time, visible_ms)
-        self._wake(key)  # whoever waits learns the new time
+        self._wake(key)  # held pops learn the new time
         return InvisibleTimeReply(handle.pop_time, visible_ms - handle.pop_time, ORDERED_REVIVE_QUEUE)
 
     def _wake(self, key: tuple[str, str, int]) -> None:

@@ -28,7 +28,7 @@ class ReplicaGroupHandlers:
 
     @serves_code(RequestCode.NOTIFY_BROKER_ROLE_CHANGED)
     def notify_role_changed(self) -> None:
-        """Believe nobody: the controller is asked."""
+        """Ask the controller; the request itself is not trusted."""
         self._members().notified()
 
     @serves(ElectMaster)

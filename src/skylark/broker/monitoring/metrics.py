@@ -121,7 +121,7 @@ class GroupBacklog(NamedTuple):
     group: str
     queues: list[QueueBacklog]
     in_flight: int | None = None
-    """Of a group that pops: messages delivered and not acknowledged. The committed offset may be ahead."""
+    """Messages delivered to a group that pops, and not acknowledged. The committed offset may be ahead."""
 
     @property
     def lag(self) -> int:

@@ -212,7 +212,7 @@ class HeldPops(Generic[Q]):
                 if queues is None:
                     continue
                 is_retry = topic != pair[0]
-                # A retried message is for whoever pops the topic, whatever queue was asked for.
+                # A retried message is for any pop of the topic, whatever queue it asked for.
                 for wanted in list(queues) if is_retry else (ANY_QUEUE, queue_id):
                     if (pair, wanted) not in matched and self._wake_match(queues, wanted, placed, force):
                         matched.add((pair, wanted))

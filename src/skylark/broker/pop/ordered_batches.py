@@ -19,7 +19,7 @@ from skylark.protocol.command import Int32, Int64
 
 SEPARATOR = "@"
 KEPT_MS = 24 * 3600 * 1000
-"""Batches that nobody popped for so long are dropped from the file."""
+"""Batches that were not popped for this long are dropped from the file."""
 
 Key = tuple[str, str, int]
 """Topic, group, queue id."""
@@ -154,7 +154,7 @@ class OrderedBatches:
             self.clear(key)
 
     def retire(self, is_known: Callable[[Key], bool], now_ms: int) -> None:
-        """Drop batches of unknown queues, and those that nobody popped for a day."""
+        """Drop batches of unknown queues, and those that were not popped for a day."""
         gone = [
             key
             for key, batch in self._batches.items()

@@ -75,7 +75,7 @@ class PopFound:
 
 
 class PopReader:
-    """Loop thread. A pop is done in one go: nobody else pops in between, so there are no locks."""
+    """Loop thread. A pop is done in one go, without another in between: there are no locks."""
 
     def __init__(
         self,

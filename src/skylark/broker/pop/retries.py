@@ -65,7 +65,7 @@ class Retries:
     ) -> RetryOutcome:
         """Copy messages of a queue to the group's retry topic.
 
-        A message that is deleted already, or that nobody could read, counts as done. A message of a retry
+        A message that is deleted already, or that cannot be read, counts as done. A message of a retry
         topic stays in that topic.
         """
         places = await self._read_cold(lambda: self._places(topic, queue_id, offsets))

@@ -71,7 +71,7 @@ class ControllerSession:
         self.leader = known[0][1]
 
     async def _leader_of(self, address: str) -> tuple[bool, str] | None:
-        """Return whether a controller leads, and whom it names; None if it knows nobody."""
+        """Return whether a controller leads, and which leader it names; None if it knows none."""
         try:
             found = await self._pool.call(address, GetControllerMetadata(), timeout_s=self._timeout_s)
         except RocketMQError as error:

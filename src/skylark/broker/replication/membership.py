@@ -110,7 +110,7 @@ class Membership:
             try:
                 await self.hand_over(successors[0])
             except (RocketMQError, OSError) as error:
-                log.warning("nobody takes over before the stop reason=%s", error)
+                log.warning("no replica takes over before the stop reason=%s", error)
 
     async def stop(self) -> None:
         """End the services of the role, and the connections to controllers; tasks are the broker's."""

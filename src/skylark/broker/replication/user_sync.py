@@ -31,7 +31,7 @@ class UserSync:
         pool: ConnectionPool,
         save: Callable[[], Awaitable[None]],
     ) -> None:
-        """The requests of `pool` must be signed by a super user: nobody else sees secrets."""
+        """The requests of `pool` must be signed by a super user: only these see secrets."""
         self._store = store
         self._settings = settings
         self._status = status

@@ -21,7 +21,7 @@ class SentRange:
     rows: Sequence[int]
     queue: MessageQueue | None = None
     queue_offset: int = -1
-    """Of the first row; each following row has the next offset."""
+    """Queue offset of the first row; each following row has the next one."""
     status: SendStatus | None = None
     error: Exception | None = None
 

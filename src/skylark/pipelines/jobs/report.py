@@ -156,7 +156,7 @@ class _SectionMaker:
     found: Aftermath
     figures: Figures
     length_ms: int = 60_000
-    """Of a time bucket."""
+    """Length of a time bucket."""
 
     def by_time(self, found: DataFrame) -> list[list[Any]]:
         """Rows of a statistic by time bucket."""

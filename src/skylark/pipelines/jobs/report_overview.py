@@ -29,7 +29,7 @@ class Figures:
     delay_p99_ms: int | None = None
     retries: int = 0
     dead_letters: int = 0
-    """Of these topics, by the messages; `standings` has those of a group's other topics, too."""
+    """Dead letters of these topics, counted in the messages; `standings` has those of other topics, too."""
     duplicates: int = 0
     standings: list[GroupStanding] = field(default_factory=list)
 

@@ -1,7 +1,7 @@
 """What each batch of a table holds, decided once, before it is written.
 
-A plan is created in the table's store by a conditional put, so of several instances one decides. Whoever
-carries it out, as often as it takes, reads the same ranges; and the table accepts a batch once.
+A plan is created in the table's store by a conditional put, so one of several instances decides. Each
+attempt to carry it out reads the same ranges, and the table accepts a batch once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Archives the topics of one table, batch by batch; a process may be killed between any two lines.
 
-A batch is planned (`batch_plan`), written to files that nobody sees, committed under the plan's number, and
-then told to the broker as the group's offsets, so that the log is kept until it is archived. After a crash
-the newest plan is carried out again if the table lacks it. Several instances may run: the one that made the
-newest plan goes on, and another takes over when nothing has moved for a while.
+A batch is planned (`batch_plan`), written to files that no reader sees, committed under the plan's number,
+and then committed at the broker as the group's offsets, so that the log is kept until it is archived. After
+a crash the newest plan is carried out again if the table lacks it. Several instances may run: the one that
+made the newest plan goes on, and another takes over when nothing has moved for a while.
 """
 
 from __future__ import annotations

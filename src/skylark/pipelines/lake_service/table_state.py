@@ -10,7 +10,7 @@ NAME = "state.json"
 
 
 class TableState(msgspec.Struct):
-    """Of the instance that worked on the table last."""
+    """The instance that worked on the table last."""
 
     instance: str = ""
     at_ms: int = 0
