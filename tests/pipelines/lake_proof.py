@@ -2,7 +2,7 @@
 
 Broker, S3 server, the processes of the lake and the whole lake are killed with SIGKILL and started again.
 The broker deletes its log as soon as it is archived. In the end every acknowledged message is in the table
-under its offset, once, with the CRC of its body, and no offset is missing.
+under its offset, once, with the CRC of its body, no offset is missing, and what the log still holds is equal.
 
     python -m tests.pipelines.lake_proof --messages 20000000     # hours
 """
@@ -10,6 +10,7 @@ under its offset, once, with the CRC of its body, and no offset is missing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -20,27 +21,32 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from skylark import Message, Producer, SendReceipt
-from skylark.errors import RocketMQError
+from skylark import Admin, Producer
+from skylark.client.producer.sent_rows import SentRows
+from skylark.errors import RocketMQError, RowsFailed
+from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.jobs.endpoints import parse_output
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
 from skylark.pipelines.lake_service.table_archiver import committed_offsets, open_table
-from skylark.pipelines.lake_service.verification import table_sums
-from skylark.processes import Server
+from skylark.pipelines.lake_service.verification import compare, table_sums
+from skylark.pipelines.options import SourceOptions, load
+from skylark.processes import PortReservation, Server
 from skylark.protocol.bodies import MessageQueue
 from tests.interop.servers import Servers
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.s3_server import BUCKET, S3Server, variables
 
 GROUP = "lake"
-IN_FLIGHT = 2000
+SENDERS = 2
+ROWS_MAX = 10_000
 BODY_BYTES_MAX = 600
+FILLER = bytes(range(256)) * 4
 DELAY = "500ms"
 CATCH_UP_S = 900.0
 SETTINGS: dict[str, str | int] = {
@@ -57,17 +63,16 @@ class LakeProcess(Server):
 
     title = "lake"
 
-    def __init__(self, home: Path, rules: Path, environment: dict[str, str]) -> None:
-        from skylark.processes import PortReservation
-
+    def __init__(self, home: Path, rules: Path, environment: dict[str, str], master: str | None) -> None:
         super().__init__(home, PortReservation(0))
         self._rules = rules
         self._variables = environment
+        self._master = [] if master is None else ["--master", master]
 
     def command(self, start: int) -> list[str]:
         port = self.address.rpartition(":")[2]
         words = ["lake", "run", str(self._rules), "--workers", "2", "--metrics-port", port]
-        return [sys.executable, "-m", "skylark", *words]
+        return [sys.executable, "-m", "skylark", *words, *self._master]
 
     def environment(self) -> dict[str, str]:
         return self._variables
@@ -75,10 +80,17 @@ class LakeProcess(Server):
     def wait_until_serving(self) -> None:
         """Not needed: it works when it works."""
 
-    def children(self) -> list[int]:
-        """The processes that archive."""
-        pid = self._running().pid
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    def descendants(self) -> list[int]:
+        """The processes that archive: with a master also its JVMs and their workers."""
+        found: list[int] = []
+        waiting = [self._running().pid]
+        while waiting:
+            path = Path(f"/proc/{waiting.pop()}")
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                for task in path.glob("task/*/children"):
+                    waiting += map(int, task.read_text().split())
+                    found += map(int, task.read_text().split())
+        return found
 
 
 class Ledger:
@@ -86,52 +98,70 @@ class Ledger:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._parts: dict[MessageQueue, list[tuple[int, int]]] = {}
+        self._parts: dict[MessageQueue, list[tuple[int, npt.NDArray[np.uint32]]]] = {}
         self.acknowledged = 0
         self.failed = 0
 
-    def note(self, outcome: Future[SendReceipt], crc: int) -> None:
+    def note(self, sent: SentRows, crcs: npt.NDArray[np.uint32]) -> None:
         with self._lock:
-            if outcome.exception() is not None:
-                self.failed += 1  # it may be stored all the same
-                return
-            receipt = outcome.result()
-            self._parts.setdefault(receipt.queue, []).append((receipt.queue_offset, crc))
-            self.acknowledged += 1
+            for part in sent.ranges:
+                rows = crcs[part.rows[0] : part.rows[-1] + 1]
+                if part.queue is None:
+                    self.failed += len(rows)  # they may be stored all the same
+                else:
+                    self._parts.setdefault(part.queue, []).append((part.queue_offset, rows))
+                    self.acknowledged += len(rows)
+
+    def lose(self, count: int) -> None:
+        """Rows of which nothing is known."""
+        with self._lock:
+            self.failed += count
 
     def sums(self) -> dict[MessageQueue, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]]:
         return {
             queue: (
-                np.array([at for at, _ in pairs], np.int64),
-                np.array([crc for _, crc in pairs], np.uint32),
+                np.concatenate([np.arange(first, first + len(crcs)) for first, crcs in parts]),
+                np.concatenate([crcs for _, crcs in parts]),
             )
-            for queue, pairs in self._parts.items()
+            for queue, parts in self._parts.items()
         }
 
 
+def table_name(topic: str) -> str:
+    """One topic has a table, the others share one."""
+    return "large" if topic.endswith("_0") else "small"
+
+
 def send_all(namesrv: str, topics: Sequence[str], count: int, ledger: Ledger, seed: int) -> None:
-    """Send from one thread; a message that fails is counted and left out of the ledger."""
-    chance, filler = random.Random(seed), bytes(range(256)) * 4
-    room = threading.Semaphore(IN_FLIGHT)
-    with Producer(namesrv=namesrv, group="proof") as producer:
-        for number in range(count):
-            body = b"%d " % number + filler[: chance.randrange(BODY_BYTES_MAX)]
-            room.acquire()
-            crc = zlib.crc32(body)
+    """Send tables of random sizes to random topics, from two threads."""
+    with Producer(namesrv=namesrv, group="proof") as producer, ThreadPoolExecutor(SENDERS) as pool:
+        shares = [count // SENDERS + (number < count % SENDERS) for number in range(SENDERS)]
+        for each in [
+            pool.submit(send_share, producer, topics, share, ledger, seed + number)
+            for number, share in enumerate(shares)
+        ]:
+            each.result()
 
-            def done(outcome: Future[SendReceipt], crc: int = crc) -> None:
-                ledger.note(outcome, crc)
-                room.release()
 
-            while True:
-                try:
-                    sent = producer.submit(Message(chance.choice(topics), body), timeout_ms=30_000)
-                    break
-                except RocketMQError:
-                    time.sleep(0.2)  # the broker is away
-            sent.add_done_callback(done)
-        for _ in range(IN_FLIGHT):
-            room.acquire()
+def send_share(producer: Producer, topics: Sequence[str], count: int, ledger: Ledger, seed: int) -> None:
+    """Messages that fail are counted and left out of the ledger."""
+    chance, left = random.Random(seed), count
+    while left:
+        rows = min(left, chance.randint(1, ROWS_MAX))
+        bodies = [
+            b"%d " % number + FILLER[: chance.randrange(BODY_BYTES_MAX)]
+            for number in range(left, left - rows, -1)
+        ]
+        crcs = np.fromiter(map(zlib.crc32, bodies), np.uint32, rows)
+        left -= rows
+        try:
+            sent = producer.send_arrow({"body": bodies}, chance.choice(topics), timeout_ms=30_000)
+            ledger.note(sent, crcs)
+        except RowsFailed as error:
+            ledger.note(error.result, crcs)
+        except RocketMQError:
+            ledger.lose(rows)
+            time.sleep(0.2)  # the broker is away
 
 
 def torment(
@@ -148,9 +178,10 @@ def torment(
         counts[number] += 1
 
 
-def faults_of(rules: LakeRules, ledger: Ledger) -> tuple[list[str], int]:
-    """What is wrong with the tables, and how many rows they have."""
-    faults, rows = [], 0
+def faults_of(rules: LakeRules, ledger: Ledger, wire: ClusterClient) -> tuple[list[str], int, int]:
+    """What is wrong with the tables, how many rows they have, and how many of them the log still holds."""
+    faults: list[str] = []
+    rows = in_log = 0
     known = ledger.sums()
     for table in rules.tables:
         log = open_table(table)
@@ -162,38 +193,44 @@ def faults_of(rules: LakeRules, ledger: Ledger) -> tuple[list[str], int]:
             if not np.array_equal(offsets, np.arange(end)):
                 faults.append(f"{queue}: {len(offsets)} rows, not one for each offset below {end}")
         for queue, (offsets, sums) in known.items():
-            if rules.table_of(queue.topic) is not table:
+            if rules.table_of(queue.topic, table_name(queue.topic)) is not table:
                 continue
             kept = found[queue][1] if queue in found else np.zeros(0, np.uint32)
             if len(offsets) and (offsets.max() >= len(kept) or (kept[offsets] != sums).any()):
                 faults.append(f"{queue}: an acknowledged message is missing or has another body")
-    return faults, rows
+        source = {"namesrv": rules.namesrv, "topic": table.source_topics, "failOnDataLoss": "false"}
+        options = load(SourceOptions, source)
+        kept_in_log = compare(log, options, wire.min_offsets(list(ends)), ends)
+        faults += kept_in_log.faults
+        in_log += kept_in_log.compared
+    return faults, rows, in_log
 
 
-def prove(home: Path, *, messages: int, topics: int, pause_s: float, seed: int) -> dict[str, object]:
+def prove(
+    home: Path, *, messages: int, topics: int, pause_s: float, seed: int, master: str | None = None
+) -> dict[str, object]:
     """Run the whole; returns what happened. `faults` is empty if everything was as promised."""
     names = [f"proof_{number}" for number in range(topics)]
     chance, ledger, stop = random.Random(seed), Ledger(), threading.Event()
     counts = [0, 0, 0, 0]
     with S3Server(home / "s3") as store, PipelineCluster(home / "cluster", SETTINGS) as cluster:
         os.environ.update(variables(store.endpoint))
-        for name in names:
-            cluster.create_topic(name, 2)
+        with Admin(namesrv=cluster.namesrv) as admin:
+            for name in names:  # the broker then keeps them from the first message on
+                admin.topics.create(name, queues=2, attributes={"lake.table": table_name(name)})
         rules_file = home / "lake.yml"
         rules_file.write_text(
             f"namesrv: {cluster.namesrv}\ngroup: {GROUP}\ntables:\n"
-            f"  - topics: {names[0]}\n    to: delta:s3://{BUCKET}/large\n    delay: {DELAY}\n"
-            "    maintain: 10s\n"
-            f"  - topics: proof_.*\n    to: delta:s3://{BUCKET}/small\n    delay: {DELAY}\n"
-            "    partition: dt\n"
+            f"  - to: delta:s3://{BUCKET}/large\n    delay: {DELAY}\n    maintain: 10s\n"
+            f"  - to: delta:s3://{BUCKET}/small\n    delay: {DELAY}\n    partition: dt\n"
         )
-        lake = LakeProcess(home / "lake", rules_file, dict(os.environ))
+        lake = LakeProcess(home / "lake", rules_file, dict(os.environ), master)
         rules = LakeRules(
             namesrv=cluster.namesrv,
             group=GROUP,
             tables=[
-                LakeTable(topics=(names[0],), output=parse_output(f"delta:s3://{BUCKET}/large")),
-                LakeTable(topics=("proof_.*",), output=parse_output(f"delta:s3://{BUCKET}/small")),
+                LakeTable(output=parse_output(f"delta:s3://{BUCKET}/large")),
+                LakeTable(output=parse_output(f"delta:s3://{BUCKET}/small")),
             ],
         )
 
@@ -206,8 +243,9 @@ def prove(home: Path, *, messages: int, topics: int, pause_s: float, seed: int) 
             return kill
 
         def kill_worker() -> None:
-            if children := lake.children():
-                os.kill(chance.choice(children), signal.SIGKILL)
+            if found := lake.descendants():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(found), signal.SIGKILL)
 
         started = time.monotonic()
         with lake:
@@ -221,7 +259,7 @@ def prove(home: Path, *, messages: int, topics: int, pause_s: float, seed: int) 
                 killer.join()
             seconds = time.monotonic() - started
             wait_until_complete(cluster, rules, names)
-        faults, rows = faults_of(rules, ledger)
+        faults, rows, in_log = faults_of(rules, ledger, cluster.wire)
         queues = [queue for name in names for queue in cluster.wire.queues(name)]
         deleted = sum(cluster.wire.min_offsets(queues).values())
     return {
@@ -229,6 +267,7 @@ def prove(home: Path, *, messages: int, topics: int, pause_s: float, seed: int) 
         "acknowledged": ledger.acknowledged,
         "unacknowledged": ledger.failed,
         "rows": rows,
+        "compared_with_log": in_log,
         "deleted_from_log": deleted,
         "kills": dict(zip(("broker", "s3", "lake", "worker"), counts, strict=True)),
         "seconds": round(seconds, 1),
@@ -259,11 +298,17 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--topics", type=int, default=12)
     parser.add_argument("--pause", type=float, default=5.0, help="Mean seconds between two kills.")
+    parser.add_argument("--master", help="Write with the tasks of Spark.")
     parser.add_argument("--seed", type=int, default=round(time.time()))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lake-proof-") as home:
         report = prove(
-            Path(home), messages=given.messages, topics=given.topics, pause_s=given.pause, seed=given.seed
+            Path(home),
+            messages=given.messages,
+            topics=given.topics,
+            pause_s=given.pause,
+            seed=given.seed,
+            master=given.master,
         )
     sys.stdout.write(json.dumps({"seed": given.seed, **report}, indent=2) + "\n")
     sys.exit(1 if report["faults"] else 0)

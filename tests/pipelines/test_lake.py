@@ -33,6 +33,7 @@ from skylark.pipelines.lake_service.verification import TableDifference, compare
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.schema import arrow_schema
 from tests.pipelines.test_iceberg_log import use_catalog
+from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Lake:
     def difference(self) -> TableDifference:
         log = open_table(self.table)
         ends, _ = committed_offsets(log, self.rules.group)
-        options = load(SourceOptions, self.cluster.options(",".join(self.table.topics)))
+        options = load(SourceOptions, self.cluster.options(self.table.source_topics))
         return compare(log, options, self.cluster.wire.min_offsets(list(ends)), ends)
 
     def check(self, rows: int) -> None:
@@ -156,6 +157,51 @@ def test_batches_are_limited_and_new_topics_are_found(
     lake.check(3010)
     assert (archiver.state.topics, archiver.state.waiting, archiver.state.lost) == (2, 0, 0)
     assert archiver.state.complete_at_ms > 0
+
+
+def test_the_attribute_of_a_topic_decides_and_new_topics_are_found(
+    shared_cluster: PipelineCluster, tmp_path: Path
+) -> None:
+    audit, raw = f"audit-{fresh_name('t')}", f"raw-{fresh_name('t')}"
+    own, rest, quiet, later = (fresh_name("chosen") for _ in range(4))
+
+    def skylark(*words: str) -> Any:
+        result = CliRunner().invoke(
+            app, [*words, "--namesrv", shared_cluster.namesrv], catch_exceptions=False
+        )
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def send(*names: str) -> None:
+        for name in names:
+            shared_cluster.send(name, bodies(5))
+
+    skylark("topic", "create", own, "--queues", "1", "--attribute", f"lake.table={audit}")
+    skylark("topic", "create", quiet, "--queues", "1", "--attribute", "lake.table=none")
+    skylark("topic", "create", rest, "--queues", "1")
+    send(own, rest, quiet)
+    rules = tmp_path / "lake.yml"
+    rules.write_text(
+        f"group: chosen\nnamesrv: {shared_cluster.namesrv}\ntables:\n"
+        f"  - to: delta:{tmp_path}/{audit}\n"
+        f"  - {{name: {raw}, topics: 'chosen.*', to: 'delta:{tmp_path}/second'}}\n"
+    )
+
+    def archived() -> list[tuple[str, str, int]]:
+        skylark("lake", "run", str(rules), "--once")
+        found = map(json.loads, skylark("lake", "status", str(rules), "--json").splitlines())
+        return [(Path(each["table"]).name, each["topic"], each["committed"]) for each in found]
+
+    assert archived() == [(audit, own, 5), ("second", rest, 5)]
+    skylark("topic", "create", later, "--queues", "1", "--attribute", f"lake.table={audit}")
+    skylark("topic", "update", quiet, "--attribute", f"lake.table={raw}")
+    send(later)
+    assert sorted(archived()) == sorted(
+        [(audit, own, 5), (audit, later, 5), ("second", rest, 5), ("second", quiet, 5)]
+    )
+    to = ["--to", f"delta:{tmp_path}/{audit}", "--group", "chosen"]
+    found = json.loads(skylark("lake", "verify", *to))
+    assert (found["rows"], found["compared"], found["faults"]) == (10, 10, 0)
 
 
 @pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.nightly)])

@@ -180,16 +180,20 @@ class AsyncMessages:
         *,
         expression: str = MATCH_ALL,
         messages_max: int = MESSAGES_MAX,
+        from_offsets: Mapping[MessageQueue, int] | None = None,
     ) -> Found:
         """The messages stored in a time, end excluded, oldest first; by tags, if an expression is given.
 
-        The first `messages_max` of each queue are looked at. Raises NoRoute.
+        Of queues in `from_offsets` only those from this offset on. The first `messages_max` of each queue are
+        looked at. Raises NoRoute.
         """
+        froms = from_offsets or {}
         route = await self._servers.route(topic)
 
         async def ask(queue: MessageQueue) -> list[ReceivedMessage]:
             search = SearchOffsetByTimestamp(topic, queue.queue_id, begin_ms)
-            first = await self._servers.ask(route.address(queue.broker_name) or "", search)
+            found = await self._servers.ask(route.address(queue.broker_name) or "", search)
+            first = max(found, froms.get(queue, 0))
             return await self._read(route, queue, first, messages_max, end_ms=end_ms, expression=expression)
 
         return await self._collect(route.queues(), ask, messages_max)

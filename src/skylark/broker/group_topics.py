@@ -10,7 +10,7 @@ from skylark.broker.clients import ConsumerGroups
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.topics import TopicTable
 from skylark.errors import BadStoreFile
-from skylark.model.names import dead_letter_topic, retry_topic
+from skylark.model.names import LAKE_TABLE, NO_LAKE_TABLE, dead_letter_topic, retry_topic
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.consume_queue import ConsumeQueue
@@ -48,17 +48,23 @@ class ArchiveProgress:
     """The place in the log from which on the group `archiveGroup` has not committed."""
 
     def __init__(
-        self, live: LiveSettings[BrokerSettings], offsets: ConsumerOffsets, store: MessageStore
+        self,
+        live: LiveSettings[BrokerSettings],
+        topics: TopicTable,
+        offsets: ConsumerOffsets,
+        store: MessageStore,
     ) -> None:
         self._live = live
+        self._topics = topics
         self._offsets = offsets
         self._store = store
 
     def needed_from(self) -> int | None:
         """Return the physical offset of the oldest record that the archive needs; None if it needs none.
 
-        The archive needs the topics in which its group has offsets, with all their queues; as long as it has
-        none, it has not begun, and may need everything. Any thread.
+        The archive needs the topics in which its group has offsets, and those whose attribute `lake.table`
+        names a table, with all their queues; as long as it has no offset, it has not begun, and may need
+        everything. Any thread.
         """
         group = self._live.current.archive_group
         if not group:
@@ -66,6 +72,9 @@ class ArchiveProgress:
         topics = set(self._offsets.topics_by_group().get(group, ()))
         if not topics:
             return 0
+        for config in self._topics.all():
+            if config.attributes.get(LAKE_TABLE, NO_LAKE_TABLE) != NO_LAKE_TABLE:
+                topics.add(config.topic_name)
         needed = [
             self._needed_of(queue, self._offsets.committed(queue.topic, group).get(queue.queue_id, 0))
             for queue in list(self._store.queues.values())

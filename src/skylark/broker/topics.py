@@ -4,6 +4,7 @@ Attributes of topics and groups are here too, with their changes: `+name=value` 
 """
 
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,10 +43,21 @@ MIXED = "MIXED"
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute that can be set to one of its values, and changed later only if it is changeable."""
+    """An attribute that can be set to one of its values, and changed later only if it is changeable.
 
-    values: frozenset[str]
+    Values are listed, or described by a pattern.
+    """
+
+    values: frozenset[str] | re.Pattern[str]
     changeable: bool = False
+
+    def check(self, value: str) -> None:
+        """Raises BrokerError."""
+        if isinstance(self.values, re.Pattern):
+            if self.values.fullmatch(value) is None:
+                raise system_error(f"invalid value: {value}; it must match {self.values.pattern}")
+        elif value not in self.values:
+            raise system_error(f"value is not in set: [{', '.join(sorted(self.values))}]")
 
 
 TOPIC_ATTRIBUTES = {
@@ -54,6 +66,8 @@ TOPIC_ATTRIBUTES = {
     MESSAGE_TYPE: Attribute(
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED}), changeable=True
     ),
+    # Ours: Apache's brokers keep it in their files and in replication, but do not let it be set.
+    names.LAKE_TABLE: Attribute(re.compile(r"[A-Za-z0-9._-]{1,100}"), changeable=True),
 }
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
 _RESERVE_TIME = "reserve.time"  # of a tiered store, which there is none of
@@ -118,8 +132,8 @@ def _check(name: str, value: str | None, known: Mapping[str, Attribute], *, crea
         raise system_error(f"unsupported key: {name}")
     if not creating and not attribute.changeable:
         raise system_error(f"attempt to update an unchangeable attribute. key: {name}")
-    if value is not None and value not in attribute.values:
-        raise system_error(f"value is not in set: [{', '.join(sorted(attribute.values))}]")
+    if value is not None:
+        attribute.check(value)
 
 
 BENCHMARK_QUEUES = 1024

@@ -42,7 +42,13 @@ class RuleOptions:
     ] = None
     namesrv: NamesrvOption = None
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Topics, names or patterns, separated by commas.")
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Topics, names or patterns, separated by commas. Default: those whose attribute lake.table "
+            "is the last part of --to.",
+        ),
     ] = None
     to: Annotated[
         str | None, typer.Option("--to", metavar="TABLE", help="delta:DIR, delta:s3://BUCKET/PATH, iceberg:…")
@@ -65,10 +71,10 @@ class RuleOptions:
             if self.topic or self.to or self.group or self.delay:
                 raise UsageError("use either a rule file, or --topic and --to with their options")
             return rules.load_rules(self.rules, self.namesrv)
-        if not (self.namesrv and self.topic and self.to):
-            raise UsageError("pass a rule file, or --namesrv, --topic and --to")
+        if not (self.namesrv and self.to):
+            raise UsageError("pass a rule file, or --namesrv and --to")
         table = rules.LakeTable(
-            topics=tuple(split_names(self.topic)),
+            topics=tuple(split_names(self.topic or "")),
             output=parse_output(self.to, partitionBy=rules.PARTITION),
             delay_s=parsed(parse_duration_ms, self.delay or rules.DELAY, "--delay") / 1000,
         )
@@ -198,7 +204,8 @@ def verify(*, rules: RuleOptions) -> None:
     for table in made.tables:
         log = open_table(table)
         ends, _ = committed_offsets(log, made.group)
-        options = load(SourceOptions, {"namesrv": made.namesrv, "topic": ",".join(table.topics)})
+        source = {"namesrv": made.namesrv, "topic": table.source_topics, "failOnDataLoss": "false"}
+        options = load(SourceOptions, source)
         found = compare(log, options, cluster.min_offsets(list(ends)), ends)
         is_different = is_different or found.fault_count > 0
         print_json({"table": str(table.output), "rows": found.in_table, "compared": found.compared,

@@ -24,13 +24,16 @@ from skylark.cli.options import (
 )
 from skylark.cli.output import Listing, Screen, When, print_json, show
 from skylark.errors import NoRoute
+from skylark.model.names import LAKE_NAMESPACE
 from skylark.quantities import PAST_TIME_HELP, parse_time_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from skylark.admin.admin import Admin
     from skylark.admin.messages import Found
     from skylark.client.received_message import ReceivedMessage
+    from skylark.pipelines.history import TopicHistory
 
 app = typer.Typer(no_args_is_help=True, help="Stored messages: find, trace, consume again.")
 
@@ -45,6 +48,15 @@ Since = Annotated[
 ]
 Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Stored before; in the forms of --since.")
+]
+OF_LAKE = "lake"
+HistoryTable = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        metavar="TABLE",
+        help="Archive of the topic, such as delta:DIR; lake: the table in which skylark lake archives it.",
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most this many.")]
 
@@ -141,17 +153,61 @@ def list_messages(
     until: Until = None,
     tags: Annotated[str, typer.Option("--tags", help="Such as 'created || paid'.")] = "*",
     limit: Limit = LISTED_MAX,
+    history: HistoryTable = None,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
     """List messages by time, oldest first. Exit code 1 if there are none. `skylark tail` follows a topic.
 
-    Example: skylark message list orders --since 10m --tags paid
+    With --history messages that the brokers have deleted are listed, too, from the archive's table.
+
+    Examples: skylark message list orders --since 10m --tags paid
+
+    skylark message list orders --since 2026-03-01 --history lake
     """
     begin_ms, end_ms = _span(since, until)
     with connected(namesrv) as admin:
-        found = admin.messages.between(topic, begin_ms, end_ms, expression=tags, messages_max=limit)
+        if history is None:
+            found = admin.messages.between(topic, begin_ms, end_ms, expression=tags, messages_max=limit)
+        else:
+            table = _archive(admin, topic, history)
+            found = _between_with_archive(admin, table, topic, begin_ms, end_ms, tags, limit)
     _show_found(found, as_json=as_json)
+
+
+def _archive(admin: Admin, topic: str, table: str) -> TopicHistory:
+    """Raises UsageError, SettingsError."""
+    from skylark.cli.spark_jobs import need_extra  # noqa: PLC0415 - not for `--help`
+
+    need_extra()
+    from skylark.pipelines.history import TopicHistory  # noqa: PLC0415 - needs the extra
+    from skylark.pipelines.jobs.endpoints import parse_output  # noqa: PLC0415
+
+    address = admin.name_servers.get(LAKE_NAMESPACE, topic) if table == OF_LAKE else table
+    if address is None:
+        raise UsageError(f"no lake archives topic {topic}; name the table: --history delta:DIR")
+    output = parse_output(address)
+    return TopicHistory(output.kind, output.where)
+
+
+def _between_with_archive(
+    admin: Admin, history: TopicHistory, topic: str, begin_ms: int, end_ms: int, tags: str, limit: int
+) -> Found:
+    """Old messages from the table, the rest from the log, oldest first."""
+    from skylark.admin.messages import Found  # noqa: PLC0415
+    from skylark.pipelines.archived_messages import archived_between  # noqa: PLC0415
+
+    ends = history.ends  # before the log is read: what is archived meanwhile is in both
+    old = archived_between(history, topic, begin_ms, end_ms, expression=tags, maximum=limit)
+    try:
+        new = admin.messages.between(
+            topic, begin_ms, end_ms, expression=tags, messages_max=limit, from_offsets=ends
+        )
+    except NoRoute:
+        new = Found((), {})  # deleted, but archived
+    both = [*old, *new.messages]
+    both.sort(key=lambda message: (message.store_timestamp, message.queue, message.queue_offset))
+    return replace(new, messages=tuple(both[:limit]))
 
 
 def _show_found(found: Found, *, as_json: bool) -> None:
@@ -185,17 +241,24 @@ def at(
     topic: Topic,
     queue: Queue,
     queue_offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0)],
+    history: HistoryTable = None,
     namesrv: Namesrv = NAMESRV,
     as_json: AsJson = False,
 ) -> None:
-    """Show the message at an offset of a queue.
+    """Show the message at an offset of a queue; with --history also one that the broker has deleted.
 
     Example: skylark message at orders broker-a:0 1000
     """
     from skylark.protocol.bodies import MessageQueue  # noqa: PLC0415
 
+    place = MessageQueue(topic, *parse_queue(queue))
     with connected(namesrv) as admin:
-        message = admin.messages.at(MessageQueue(topic, *parse_queue(queue)), queue_offset)
+        message = admin.messages.at(place, queue_offset)
+        if message is None and history is not None:
+            archive = _archive(admin, topic, history)
+            from skylark.pipelines.archived_messages import archived_at  # noqa: PLC0415 - needs the extra
+
+            message = archived_at(archive, place, queue_offset)
     if message is None:
         raise UsageError(
             f"no message at offset {queue_offset} of queue {queue}, topic {topic};"

@@ -53,6 +53,12 @@ UNSENDABLE_TOPICS = frozenset(
     }
 )
 """Written by the broker alone."""
+LAKE_TABLE = "lake.table"
+"""The attribute of a topic that names the table of a lake which archives it."""
+NO_LAKE_TABLE = "none"
+"""Its value for a topic that is not archived."""
+LAKE_NAMESPACE = "SKYLARK_LAKE"
+"""Of the name servers' key-value table: a topic and the address of the table that archives it."""
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of tools that read. It exists on every broker: reading with it creates no group."""
 SYSTEM_GROUPS = (

@@ -10,9 +10,9 @@ import atexit
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from skylark.client import retry
@@ -27,7 +27,7 @@ from skylark.errors import (
     SubscriptionGroupNotExist,
     TopicNotExist,
 )
-from skylark.model.names import reply_topic
+from skylark.model.names import LAKE_NAMESPACE, reply_topic
 from skylark.model.record import decode_all
 from skylark.protocol.bodies import MASTER_ID, ClusterInfo, MessageQueue, TopicRouteData
 from skylark.protocol.codes import ResponseCode
@@ -35,8 +35,10 @@ from skylark.protocol.request import Request
 from skylark.protocol.requests.name_server import (
     GetAllTopicListFromNameServer,
     GetBrokerClusterInfo,
+    GetKvListByNamespace,
     GetRouteInfoByTopic,
     GetSystemTopicListFromNs,
+    PutKvConfig,
 )
 from skylark.protocol.requests.offset import (
     GetMaxOffset,
@@ -53,6 +55,7 @@ from skylark.protocol.requests.pull import (
     QueryMessage,
     ViewMessageById,
 )
+from skylark.protocol.requests.topic import GetAllTopicConfig
 from skylark.protocol.signature import Signer
 from skylark.remoting.blocking_connection import BlockingConnection
 from skylark.remoting.tls_client import ClientTls
@@ -180,6 +183,35 @@ class ClusterClient:
         owners = self.retried(lambda: self._ask_name_server(GetSystemTopicListFromNs())).topic_list
         built_in = {*owners, *(reply_topic(owner) for owner in owners)}
         return [name for name in names if name not in built_in]
+
+    def topic_attributes(self, name: str) -> dict[str, str]:
+        """The value of an attribute for each topic that has it; where brokers differ, the first one's."""
+        found: dict[str, str] = {}
+        for _, broker in sorted(self.cluster_info().broker_addr_table.items(), reverse=True):
+            if (address := broker.broker_addrs.get(MASTER_ID)) is None:
+                continue
+            ask = partial(
+                self.connection(address).call, GetAllTopicConfig(), timeout_s=self.request_timeout_s
+            )
+            for topic, config in self.retried(ask).topic_config_table.items():
+                if (value := config.attributes.get(name)) is not None:
+                    found[topic] = value
+        return found
+
+    def publish_tables(self, tables: Mapping[str, str]) -> None:
+        """Write into each name server where topics are archived, by topic, unless it has that already."""
+        for address in self.name_servers:
+            place = self.connection(address)
+            try:
+                request = GetKvListByNamespace(LAKE_NAMESPACE)
+                known = place.call(request, timeout_s=self.request_timeout_s).table
+            except BrokerError as error:
+                if error.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+                known = {}
+            for topic, table in tables.items():
+                if known.get(topic) != table:
+                    place.call(PutKvConfig(LAKE_NAMESPACE, topic, table), timeout_s=self.request_timeout_s)
 
     def cluster_info(self) -> ClusterInfo:
         return self.retried(lambda: self._ask_name_server(GetBrokerClusterInfo()))

@@ -135,6 +135,17 @@ class TopicHistory:
         self._files = self._log.files()
         self._ends, self._read_at = ends, time.monotonic()
 
+    @property
+    def files(self) -> list[TableFile]:
+        """The files of the table, as of the last `refresh`. Raises SettingsError."""
+        assert self.ends
+        return self._files
+
+    def read(self, file: TableFile, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """The rows of a file with these columns of messages. Raises OSError."""
+        schema = table_columns(arrow_schema(columns_schema(names)))
+        return read_file(self._log.store, file.path, file.partition, schema)
+
     def first_offsets(self) -> Offsets:
         """For each queue an offset at or before its first message in the table."""
         found: Offsets = {}
@@ -147,13 +158,12 @@ class TopicHistory:
     def offsets_by_time(self, timestamp_ms: int) -> Offsets:
         """The first message of each queue stored at or after a time; queues without one are left out."""
         moment = pa.scalar(timestamp_ms * 1000, pa.timestamp("us", tz="UTC"))
-        schema = table_columns(arrow_schema(columns_schema([*PLACE, "storeTimestamp"])))
         found: Offsets = {}
-        for file in self._files if self.ends else ():
+        for file in self.files:
             last = file.maxima.get("storeTimestamp")
             if isinstance(last, str) and last < f"{moment.as_py():%Y-%m-%dT%H:%M:%S.%f}":
                 continue
-            for batch in read_file(self._log.store, file.path, file.partition, schema):
+            for batch in self.read(file, [*PLACE, "storeTimestamp"]):
                 later = batch.filter(pc.greater_equal(batch.column("storeTimestamp"), moment))
                 for queue, offsets in _by_queue(later):
                     found[queue] = min(int(offsets.min()), found.get(queue, int(offsets.min())))

@@ -9,6 +9,8 @@ import pytest
 
 from skylark.broker.group_topics import ArchiveProgress
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.topics import TopicTable
+from skylark.protocol.bodies import TopicConfig
 from skylark.store.message_store import MessageStore
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
@@ -28,7 +30,9 @@ class Rig:
         self.store = MessageStore(small_settings(), disk=self.disk, clock=clock)
         settings = live(archive_group=group)
         self.offsets = ConsumerOffsets(settings, now_ms=NOW_MS)
-        self.store.needed_from = ArchiveProgress(settings, self.offsets, self.store).needed_from
+        self.topics = TopicTable(settings, now_ms=NOW_MS)
+        progress = ArchiveProgress(settings, self.topics, self.offsets, self.store)
+        self.store.needed_from = progress.needed_from
         self.store.open()
         put_all(self.store, [sized(1000) for _ in range(13)])
         clock.advance(80 * HOUR_MS)
@@ -77,6 +81,16 @@ def test_topics_and_groups_of_others_hold_nothing() -> None:
     rig.commit(0, group="somebody")
     rig.commit(17)
     assert rig.store.needed_from() is None
+    assert rig.clean() == [0, 4096, 8192]
+    rig.store.close()
+
+
+def test_topics_that_are_to_be_archived_are_kept_before_the_archive_has_met_them() -> None:
+    rig = Rig()
+    rig.commit(0, topic="elsewhere")
+    for table, is_held in (("raw", True), ("none", False)):
+        rig.topics.update(TopicConfig(topic_name="T", attributes={"+lake.table": table}), now_ms=NOW_MS)
+        assert (rig.store.needed_from() == 0) is is_held
     assert rig.clean() == [0, 4096, 8192]
     rig.store.close()
 

@@ -334,6 +334,7 @@ def test_an_update_that_changes_nothing_is_no_change() -> None:
             "+message.type=LOUD",
             "value is not in set: [DELAY, FIFO, MIXED, NORMAL, TRANSACTION, UNSPECIFIED]",
         ),
+        ("+lake.table=a/b", "invalid value: a/b; it must match [A-Za-z0-9._-]{1,100}"),
         ("+reserve.time=5", "Update topic reserveTime not supported"),
         ("x+y=z", "kv string format wrong."),
     ],
@@ -354,7 +355,9 @@ def test_attributes_are_set_changed_and_deleted() -> None:
         ("+message.type=FIFO", {"message.type": "FIFO"}),
         ("+message.type=DELAY", {"message.type": "DELAY"}),
         ("", {"message.type": "DELAY"}),
-        ("-message.type", {}),
+        ("-message.type,+lake.table=raw-1.orders_2", {"lake.table": "raw-1.orders_2"}),
+        ("+lake.table=none", {"lake.table": "none"}),
+        ("-lake.table", {}),
     ]:
         wanted = TopicConfig(topic_name="t1", attributes=parse_changes(changes))
         [updated] = topics.update(wanted, now_ms=NOW_MS)

@@ -403,8 +403,11 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
             start_offsets.min_offset(session, queue), start_offsets.max_offset(session, queue)
         )
         if not begin <= queue_offset <= end:
+            table = await start_offsets.archive_of(session, queue.topic) if queue_offset < begin else None
+            hint = f"; older messages are archived in {table}" if table is not None else ""
             raise ClientError(
-                f"Seek offset illegal, seek offset = {queue_offset}, min offset = {begin}, max offset = {end}"
+                f"Seek offset illegal, seek offset = {queue_offset}, min offset = {begin}, "
+                f"max offset = {end}{hint}"
             )
         self._go_to(held, queue_offset)
 

@@ -6,9 +6,11 @@ from enum import Enum
 
 from skylark.client.consumer.offset_store import OffsetStore, find_broker
 from skylark.client.session.session import Session
-from skylark.errors import BrokerError
+from skylark.errors import BrokerError, RocketMQError
 from skylark.model.message import RETRY_TOPIC_PREFIX
+from skylark.model.names import LAKE_NAMESPACE
 from skylark.protocol.bodies import MessageQueue
+from skylark.protocol.requests.name_server import GetKvConfig
 from skylark.protocol.requests.offset import GetMaxOffset, GetMinOffset, SearchOffsetByTimestamp
 from skylark.settings.client import ConsumeFrom
 
@@ -56,6 +58,14 @@ async def offset_at(session: Session, queue: MessageQueue, timestamp_ms: int) ->
         queue.topic, queue.queue_id, timestamp_ms, boundary_type=LOWER, broker_name=queue.broker_name
     )
     return await session.call(await find_broker(session, queue), request)
+
+
+async def archive_of(session: Session, topic: str) -> str | None:
+    """The table in which a lake archives a topic; None if there is none, or no name server can be asked."""
+    try:
+        return (await session.call_name_server(GetKvConfig(LAKE_NAMESPACE, topic))).value
+    except RocketMQError:
+        return None
 
 
 class StartOffsets:

@@ -12,7 +12,12 @@ from prometheus_client.registry import Collector
 
 from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
-from skylark.pipelines.lake_service.table_archiver import committed_offsets, open_table, private_files
+from skylark.pipelines.lake_service.table_archiver import (
+    committed_offsets,
+    lake_topics,
+    open_table,
+    private_files,
+)
 from skylark.pipelines.lake_service.table_state import TableState, read_state
 from skylark.pipelines.listener import measure
 
@@ -38,10 +43,9 @@ class TopicProgress(msgspec.Struct, frozen=True):
 
 def topic_progress(rules: LakeRules, cluster: ClusterClient, now_ms: int) -> list[TopicProgress]:
     """Ask brokers and tables. Raises RocketMQError; a table that cannot be read is in `error`."""
-    known = cluster.topics()
     found: list[TopicProgress] = []
     for table in rules.tables:
-        topics = rules.topics_of(table, known)
+        topics = lake_topics(rules, table, cluster)
         queues = [queue for topic in topics for queue in cluster.queues(topic)]
         try:
             log = open_table(table)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from skylark.errors import SettingsError
+from skylark.model.names import NO_LAKE_TABLE
 from skylark.pipelines.jobs.endpoints import Output, parse_output
 from skylark.pipelines.lake.upkeep import VACUUM_HOURS, UpkeepRules
 from skylark.pipelines.offsets import split_names, topic_matcher
@@ -20,6 +22,7 @@ N = TypeVar("N", int, None)
 TOP = ("namesrv", "group", "tables", "skip")
 NEEDED = ("tables",)
 TABLE_KEYS = (
+    "name",
     "topics",
     "to",
     "delay",
@@ -39,11 +42,12 @@ PARTITION = "dt,topic"
 
 @dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table and the topics that belong to it."""
+    """A table and the topics that belong to it: those whose attribute `lake.table` is its name, too."""
 
-    topics: tuple[str, ...]
-    """Names and regular expressions."""
     output: Output
+    topics: tuple[str, ...] = ()
+    """Names and regular expressions, for topics without that attribute."""
+    given_name: str | None = None
     delay_s: float = parse_duration_ms(DELAY) / 1000
     """Messages are committed this often while there are any."""
     batch_bytes: int = parse_bytes(BATCH)
@@ -54,8 +58,8 @@ class LakeTable:
     upkeep: UpkeepRules = field(default_factory=UpkeepRules)
 
     def __post_init__(self) -> None:
-        if not self.topics:
-            raise SettingsError("topics", "no topics given; use names or patterns, separated by commas")
+        if self.name == NO_LAKE_TABLE:
+            raise SettingsError("name", f"{NO_LAKE_TABLE!r} means no table; use another name")
         if not self.output.is_table:
             raise SettingsError("to", f"invalid table {self.output}; use delta:DIR, parquet:DIR or iceberg:…")
         if self.decode not in (None, "json"):
@@ -65,6 +69,16 @@ class LakeTable:
         if self.output.kind == "parquet" and self.maintain_s is not None:
             raise SettingsError("maintain", f"not supported for {self.output}; use a Delta or Iceberg table")
 
+    @property
+    def name(self) -> str:
+        """As given, else the last part of its address."""
+        return self.given_name or re.split(r"[/.:]", str(self.output).rstrip("/"))[-1]
+
+    @property
+    def source_topics(self) -> str:
+        """What a source reads at most, as its option."""
+        return ",".join(self.topics) or ".*"
+
     def chooses(self, topic: str) -> bool:
         """Return whether it names the topic. Raises SettingsError."""
         return _is_named(topic, self.topics)
@@ -72,7 +86,7 @@ class LakeTable:
 
 @dataclass(frozen=True, kw_only=True)
 class LakeRules:
-    """All tables of a lake. The first one that chooses a topic has it."""
+    """All tables of a lake. The attribute of a topic decides, else the first table that chooses it."""
 
     namesrv: str
     group: str = GROUP
@@ -84,14 +98,22 @@ class LakeRules:
         if twice := {place for place in places if places.count(place) > 1}:
             raise SettingsError("to", f"{min(twice)} is named twice; give all its topics in one place")
 
-    def topics_of(self, table: LakeTable, known: Iterable[str]) -> list[str]:
-        """The topics of a table among those that exist. Raises SettingsError."""
-        return sorted(topic for topic in known if self.table_of(topic) is table)
+    def topics_of(
+        self, table: LakeTable, known: Iterable[str], attributes: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """The topics of a table among those that exist; `attributes` has the `lake.table` of some.
 
-    def table_of(self, topic: str) -> LakeTable | None:
+        Raises SettingsError.
+        """
+        named = attributes or {}
+        return sorted(topic for topic in known if self.table_of(topic, named.get(topic)) is table)
+
+    def table_of(self, topic: str, attribute: str | None = None) -> LakeTable | None:
         """The table of a topic; None if it is not archived. Raises SettingsError."""
         if _is_named(topic, self.skip):
             return None
+        if attribute is not None:
+            return next((table for table in self.tables if table.name == attribute), None)
         return next((table for table in self.tables if table.chooses(topic)), None)
 
 
@@ -123,15 +145,15 @@ def load_rules(path: Path, namesrv: str | None = None) -> LakeRules:
 
 def _table(reader: YamlReader, item: Any, line: int) -> LakeTable:
     entry = reader.mapping(item, "a table", line, TABLE_KEYS)
-    for needed in ("topics", "to"):
-        if not entry.get(needed):
-            reader.fail(entry.line, f"a table needs {needed}")
+    if not entry.get("to"):
+        reader.fail(entry.line, "a table needs to")
     every = entry.get("maintain")
     made = _named(
         reader,
         entry.line,
         lambda: LakeTable(
-            topics=_names(entry["topics"]),
+            topics=_names(entry.get("topics")),
+            given_name=None if entry.get("name") is None else str(entry["name"]),
             output=parse_output(
                 str(entry["to"]),
                 partitionBy=",".join(_names(entry.get("partition") or PARTITION)),

@@ -8,6 +8,7 @@ made the newest plan goes on, and another takes over when nothing has moved for 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -18,7 +19,8 @@ from pyspark.sql.types import BinaryType
 
 from skylark.arrow.columns import REJECTS
 from skylark.clock import now_ms
-from skylark.errors import NoRoute
+from skylark.errors import NoPermission, NoRoute, RocketMQError
+from skylark.model.names import LAKE_TABLE
 from skylark.pipelines.broker_source import RECORD_BYTES_GUESS, BrokerSource
 from skylark.pipelines.cluster_client import ClusterClient, shared_client
 from skylark.pipelines.history import JOB
@@ -42,6 +44,8 @@ from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import limit_bytes, ranges_between
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
 from skylark.protocol.bodies import MessageQueue
+
+events = logging.getLogger(__name__)
 
 ROUTES_AGE_MAX_S = 10.0
 """Topics and queues are looked up this often."""
@@ -79,6 +83,16 @@ def maintain_table(table: LakeTable) -> UpkeepReport:
     """Join, order, expire and delete files. Raises SettingsError, OSError and the table's errors."""
     settings = table_sink.read_options(table_options(table.output))
     return maintain(settings.log(), settings.file_layout(tuple(COLUMNS)), table.upkeep, datetime.now(UTC))
+
+
+def lake_topics(rules: LakeRules, table: LakeTable, cluster: ClusterClient) -> list[str]:
+    """The topics of a table, by their attributes and the rules. Raises RocketMQError, SettingsError."""
+    try:
+        attributes = cluster.topic_attributes(LAKE_TABLE)
+    except NoPermission:
+        events.warning("may not list the topics of the brokers; their attributes %s are ignored", LAKE_TABLE)
+        attributes = {}
+    return rules.topics_of(table, cluster.topics(), attributes)
 
 
 def private_files(log: TableLog, group: str) -> FileStore:
@@ -122,7 +136,7 @@ class TableArchiver:
         self._query = query_name(rules.group)
         self._source = {
             "namesrv": rules.namesrv,
-            "topic": ",".join(table.topics),
+            "topic": table.source_topics,
             "failOnDataLoss": "false",
             "retryTimeout": RETRY_TIMEOUT,
         }
@@ -141,6 +155,7 @@ class TableArchiver:
         self._queues: list[MessageQueue] = []
         self._queues_at: float | None = None
         self._told: Offsets = {}
+        self._published: set[str] = set()
         self._moved: tuple[object, float] | None = None
 
     # --- Turns ---
@@ -302,7 +317,7 @@ class TableArchiver:
         """The queues of the table's topics, new ones included."""
         now = self._monotonic()
         if self._queues_at is None or now - self._queues_at >= ROUTES_AGE_MAX_S:
-            topics = self._rules.topics_of(self.table, self._origin.topics())
+            topics = lake_topics(self._rules, self.table, self._cluster)
             found: list[MessageQueue] = []
             for topic in topics:
                 try:
@@ -311,7 +326,18 @@ class TableArchiver:
                     continue  # deleted since the topics were listed
             self._queues, self._queues_at = found, now
             self.state.topics = len(topics)
+            self._publish(topics)
         return self._queues
+
+    def _publish(self, topics: Sequence[str]) -> None:
+        """Let consumers know where the topics are archived, for messages that the log has no longer."""
+        if not self._published.issuperset(topics):
+            try:
+                self._cluster.publish_tables(dict.fromkeys(topics, str(self.table.output)))
+            except RocketMQError as error:
+                events.warning("cannot publish the table at the name servers error=%s", error)
+                return
+            self._published = set(topics)
 
     def _sizes(self, ranges: Sequence[OffsetRange]) -> list[float]:
         """Mean bytes of a record of each range."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -44,9 +45,10 @@ class TableDifference(msgspec.Struct):
 def compare(
     log: TableLog, options: SourceOptions, lows: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int]
 ) -> TableDifference:
-    """Compare the rows of a table with the messages between these offsets, which the log must still hold.
+    """Compare the rows of a table with the messages between these offsets, as far as the log holds them.
 
-    Rows of other queues, and those before `lows`, are checked for repetition only. Takes 12 bytes of memory
+    Rows of other queues, and those before `lows` or the log's first message, which may be a later one when it
+    is read, are checked for repetition only. Takes 12 bytes of memory
     for each message. Raises RocketMQError, OSError.
     """
     schema, table = _schema(), table_sums(log)
@@ -96,7 +98,8 @@ def _compare_queue(
         found.add(f"{queue_name(wanted.queue)} offset {at} is not in the table")
     for at in log_offsets[is_there & ~is_equal].tolist():
         found.add(f"{queue_name(wanted.queue)} offset {at} has another body in the table")
-    beyond = offsets[(offsets >= wanted.from_offset) & ~np.isin(offsets, log_offsets)]
+    first = int(log_offsets[0]) if len(log_offsets) else wanted.to_offset
+    beyond = offsets[(offsets >= first) & ~np.isin(offsets, log_offsets)]
     for at in beyond.tolist():
         found.add(f"{queue_name(wanted.queue)} offset {at} is in the table only")
 
@@ -105,10 +108,7 @@ def _sums(batches: Iterable[pa.RecordBatch]) -> Sums:
     """Offsets and CRCs by queue, sorted by offset."""
     parts: dict[MessageQueue, list[tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]]] = {}
     for batch in batches:
-        bodies = batch.column("body")
-        crcs = np.fromiter(
-            (zlib.crc32(body.as_buffer()) if body.is_valid else 0 for body in bodies), np.uint32, len(bodies)
-        )
+        crcs = _crcs(batch.column("body"))
         offsets = batch.column("queueOffset").to_numpy(zero_copy_only=False)
         for queue, rows in rows_of_queues(batch):
             parts.setdefault(queue, []).append((offsets[rows], crcs[rows]))
@@ -119,3 +119,15 @@ def _sums(batches: Iterable[pa.RecordBatch]) -> Sums:
         order = np.argsort(offsets, kind="stable")
         found[queue] = (offsets[order], crcs[order])
     return found
+
+
+def _crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
+    """The CRC of each body; of null it is that of nothing."""
+    if not len(bodies):
+        return np.zeros(0, np.uint32)
+    _, ends, values = bodies.buffers()
+    bounds = np.frombuffer(ends, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1].tolist()
+    data = memoryview(values or b"")
+    return np.fromiter(
+        (zlib.crc32(data[start:end]) for start, end in pairwise(bounds)), np.uint32, len(bodies)
+    )

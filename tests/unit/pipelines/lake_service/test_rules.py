@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from skylark.errors import BadSettingsFile, SettingsError
+from skylark.errors import BadSettingsFile
 from skylark.pipelines.jobs.endpoints import parse_output
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable, load_rules
 
@@ -50,7 +50,8 @@ def test_the_first_table_that_chooses_a_topic_has_it(tmp_path: Path) -> None:
         ("", "needs at least tables"),
         ("tables:\n  - topics: a\n    to: delta:x\n", "missing namesrv"),
         ("namesrv: a:1\ntables: []\n", ":2: tables must be a list"),
-        ("namesrv: a:1\ntables:\n  - to: delta:x\n", ":3: a table needs topics"),
+        ("namesrv: a:1\ntables:\n  - topics: x\n", ":3: a table needs to"),
+        ("namesrv: a:1\ntables:\n  - to: delta:x\n    name: none\n", ":3: name: 'none' means no table"),
         ("namesrv: a:1\ntables:\n  - topics: a\n    to: topic:x\n", ":3: to: invalid table topic:x"),
         ("namesrv: a:1\ntables:\n  - topics: 'a('\n    to: delta:x\n", ":3: topic: invalid regular"),
         ("namesrv: a:1\ntables:\n  - topics: a\n    to: delta:x\n    delay: soon\n", "invalid duration"),
@@ -66,6 +67,25 @@ def test_mistakes_are_named_by_their_line(tmp_path: Path, text: str, reason: str
         rules(tmp_path, text)
 
 
-def test_a_table_needs_topics() -> None:
-    with pytest.raises(SettingsError, match="no topics given"):
-        LakeTable(topics=(), output=parse_output("delta:x"))
+def test_the_attribute_of_a_topic_is_stronger_than_the_patterns(tmp_path: Path) -> None:
+    tables = "  - {name: audit, to: 'delta:s3://lake/checks'}\n  - {topics: .*, to: 'delta:s3://lake/raw'}\n"
+    made = rules(tmp_path, f"namesrv: a:1\nskip: [secret]\ntables:\n{tables}")
+    audit, raw = made.tables
+    attributes = {
+        "pay": "audit",
+        "users": "raw",
+        "noise": "none",
+        "far": "of-another-lake",
+        "secret": "audit",
+    }
+    known = ["orders", *attributes]
+    assert made.topics_of(audit, known, attributes) == ["pay"]
+    assert made.topics_of(raw, known, attributes) == ["orders", "users"]
+
+
+@pytest.mark.parametrize(
+    ("to", "name"),
+    [("delta:lake/raw/", "raw"), ("delta:s3://b/orders", "orders"), ("iceberg:p/raw.pay", "pay")],
+)
+def test_a_table_is_named_by_the_end_of_its_address(to: str, name: str) -> None:
+    assert LakeTable(output=parse_output(to)).name == name
