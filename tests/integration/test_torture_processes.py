@@ -165,11 +165,12 @@ def test_a_journal_goes_on_after_a_line_that_a_kill_cut_off(tmp_path: Path) -> N
 
 
 def test_a_clock_is_set_in_one_step(tmp_path: Path) -> None:
-    clock = FakeClock(tmp_path / "clock")
+    clock = FakeClock(tmp_path / "clock", Path("lib.so"))
     assert (tmp_path / "clock").read_text() == "+0s\n"
     clock.set(-3600)
     assert (tmp_path / "clock").read_text() == "-3600s\n"
-    assert clock.environment(Path("lib.so"))["FAKETIME_TIMESTAMP_FILE"] == str(tmp_path / "clock")
+    assert clock.environment["LD_PRELOAD"] == "lib.so"
+    assert clock.environment["FAKETIME_TIMESTAMP_FILE"] == str(tmp_path / "clock")
 
 
 def test_a_slow_disk_is_a_disk(tmp_path: Path) -> None:

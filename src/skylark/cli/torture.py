@@ -35,6 +35,12 @@ class ShapeOptions:
     brokers: Annotated[
         int | None, typer.Option("--brokers", min=1, max=8, help="2 by default, 1 with slaves.")
     ] = None
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", min=2, max=5, help="In failover modes: 3 of one broker and 2 of the other."
+        ),
+    ] = None
     members: Annotated[int, typer.Option("--members", min=1, max=64, help="Consumers in the group.")] = 3
     senders: Annotated[int, typer.Option("--senders", min=1, max=64, help="Sender processes.")] = 2
     keys: Annotated[

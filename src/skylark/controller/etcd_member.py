@@ -20,6 +20,8 @@ class EtcdMember:
 
     name: str
     port: int
+    peer_host: str = HOST
+    """Where the other members reach it."""
 
     @property
     def url(self) -> str:
@@ -27,14 +29,19 @@ class EtcdMember:
 
     @property
     def peer_url(self) -> str:
-        return f"http://{HOST}:{self.port + ETCD_PORTS[1]}"
+        return f"http://{self.peer_host}:{self.peer_port}"
+
+    @property
+    def peer_port(self) -> int:
+        return self.port + ETCD_PORTS[1]
 
     def command(self, program: str, home: Path, members: Sequence[EtcdMember]) -> list[str]:
         """`members` are all of its cluster, itself included."""
         return [
             program, "--data-dir", str(home / "data"), "--name", self.name,
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
-            "--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url,
+            "--listen-peer-urls", f"http://{HOST}:{self.peer_port}",
+            "--initial-advertise-peer-urls", self.peer_url,
             "--initial-cluster", ",".join(f"{each.name}={each.peer_url}" for each in members),
             "--logger", "zap", "--log-level", "error",
         ]  # fmt: skip

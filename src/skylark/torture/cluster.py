@@ -40,13 +40,14 @@ class Process:
         command: Sequence[str],
         log: Path,
         port: int | None = None,
-        environment: Mapping[str, str] | None = None,
+        clock: FakeClock | None = None,
     ) -> None:
         self.name = name
         self.command = command
         """The command of the next start."""
         self.log = log
-        self._environment = environment or {}
+        self.clock = clock
+        """Its wall clock; None: the true time."""
         self._port = port
         self._process: GroupProcess | None = None
 
@@ -68,7 +69,9 @@ class Process:
     def spawn(self) -> None:
         """Start without waiting."""
         assert not self.is_running
-        self._process = GroupProcess(self.command, log=self.log, env=self._environment)
+        self._process = GroupProcess(
+            self.command, log=self.log, env={} if self.clock is None else self.clock.environment
+        )
 
     def _wait_ready(self, address: str) -> None:
         assert self._process is not None
@@ -105,10 +108,11 @@ class Process:
 
 
 class FakeClock:
-    """The wall clock of processes under libfaketime, which reads this file at every call."""
+    """The wall clock of a process under libfaketime, which reads this file at every call."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, library: Path) -> None:
         self._file = file
+        self._library = library
         self.set(0)
 
     def set(self, seconds: int) -> None:
@@ -117,9 +121,11 @@ class FakeClock:
         written.write_text(f"{seconds:+d}s\n")
         written.replace(self._file)  # atomically
 
-    def environment(self, library: Path) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the process."""
         return {
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": str(self._library),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "DONT_FAKE_MONOTONIC": "1",
@@ -165,10 +171,16 @@ class ClusterSettings:
     directory: Path
     namesrv: str
     flush: str
-    environment: Mapping[str, str]
+    faketime: Path | None
+    """The library that moves clocks; None: they keep the true time."""
     secure: Mapping[str, str]
     """Settings of TLS and users."""
     chance: random.Random
+
+    def clock(self, label: str) -> FakeClock | None:
+        """The clock of a server, which can be moved if this machine has the library."""
+        library = self.faketime
+        return None if library is None else FakeClock(self.directory / f"{label}.clock", library)
 
 
 class TortureNode:
@@ -182,7 +194,7 @@ class TortureNode:
         self.directory = settings.directory / label
         self.disk_delay_ms = Knob(settings.directory / f"{label}.disk")
         log = settings.directory / f"{label}.log"
-        self.process = Process(label, [], log, self.port, settings.environment)
+        self.process = Process(label, [], log, self.port, settings.clock(label))
         self.proxy = Proxy((HOST, self.port), settings.chance)
         self.link_proxy = Proxy((HOST, self.port + 1), settings.chance)
         """The replication link of this master."""
@@ -236,13 +248,36 @@ class TortureNode:
         )
 
 
-class BrokerPair:
-    """A broker name with its master and, in some modes, its slave."""
+class BrokerSet:
+    """A broker name, its master and its other brokers."""
+
+    def __init__(self, name: str, master: TortureNode) -> None:
+        self.name = name
+        self.master = master
+
+    @property
+    def nodes(self) -> Sequence[TortureNode]:
+        return [self.master]
+
+    async def start(self) -> None:
+        """Raises ProcessFailed, OSError."""
+        for node in self.nodes:
+            await node.open_network()
+            await node.process.start()
+
+    async def see_roles(self) -> None:
+        """Find out who is the master, if others may become it."""
+
+    async def in_sync(self) -> None:
+        """Wait until the other brokers have what the master has. Raises ProcessFailed."""
+
+
+class BrokerPair(BrokerSet):
+    """A master and, in some modes, its slave. Roles change only by `promote`."""
 
     def __init__(self, name: str, settings: ClusterSettings, *, with_slave: bool) -> None:
         """Raises OSError without free ports."""
-        self.name = name
-        self.master = TortureNode(f"{name}-0" if with_slave else name, name, settings)
+        super().__init__(name, TortureNode(f"{name}-0" if with_slave else name, name, settings))
         self.slave = TortureNode(f"{name}-1", name, settings) if with_slave else None
         self.master.be_master(sync=with_slave)
         if self.slave is not None:
@@ -252,22 +287,14 @@ class BrokerPair:
     def nodes(self) -> list[TortureNode]:
         return [self.master] if self.slave is None else [self.master, self.slave]
 
-    async def start(self) -> None:
-        """Raises ProcessFailed, OSError."""
-        for node in self.nodes:
-            await node.open_network()
-            await node.process.start()
-
-    async def see_roles(self) -> None:
-        """Find out who is the master; here roles change only by `promote`."""
-
     async def in_sync(self) -> None:
         """Wait until the slave has what the master had when they connected, with offsets of groups.
 
         From then on the master shows readers only what the slave has, until their link breaks; earlier
         messages may be visible already. Raises ProcessFailed.
         """
-        assert self.slave is not None
+        if self.slave is None:
+            return
         deadline = asyncio.get_running_loop().time() + SYNC_TIMEOUT_S
         link, wanted, heard = "", 0, ""
         client = ClientSettings(instance_name=f"sync-{self.name}")

@@ -7,14 +7,15 @@ import contextlib
 import random
 import resource
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from skylark.processes import HOST
 from skylark.torture.child import Knob
-from skylark.torture.cluster import BrokerPair, FakeClock, Process, TortureNode
+from skylark.torture.cluster import BrokerPair, BrokerSet, FakeClock, Process, TortureNode
+from skylark.torture.controllers import ControllerNode, EtcdNode
 from skylark.torture.proxy import NORMAL, Direction, LinkState, Proxy
 from skylark.torture.replica_group import ReplicaGroup, ReplicaNode
 
@@ -22,6 +23,9 @@ FLOOD_CONNECTIONS = 500
 FLOOD_TIMEOUT_S = 3.0
 LOOP_KILLS = (2, 4)
 LAG_MS, LAG_S = 500, 1.0
+CLOCK_JUMPS_S = (-3600, -60, 60, 3600)
+IN_FLIGHT_S = 0.1
+"""In which requests that a frozen process has sent reach their target."""
 LOOP_LIFE_S = 1.5
 """Maximum life of a broker between two kills; it may not even become ready."""
 
@@ -31,26 +35,42 @@ class Targets:
     """The targets of faults."""
 
     name_server: Process
-    pairs: list[BrokerPair]
+    sets: list[BrokerSet]
     members: list[Process]
     senders: list[Process]
     slowness_ms: list[Knob]
     """One knob per member."""
-    clock: FakeClock | None = None
-    controllers: list[Process] = field(default_factory=list)
-    etcds: list[Process] = field(default_factory=list)
+    controllers: list[ControllerNode] = field(default_factory=list)
+    etcds: list[EtcdNode] = field(default_factory=list)
     """The members of an etcd."""
 
     @property
     def nodes(self) -> list[TortureNode]:
         """All brokers, in an order independent of their roles."""
-        return sorted((node for pair in self.pairs for node in pair.nodes), key=lambda node: node.label)
+        return sorted((node for each in self.sets for node in each.nodes), key=lambda node: node.label)
+
+    @property
+    def servers(self) -> list[Process]:
+        """Brokers, controllers and members of etcd."""
+        brokers = [node.process for node in self.nodes]
+        controllers = [node.process for node in self.controllers]
+        return [*brokers, *controllers, *(node.process for node in self.etcds)]
+
+    @property
+    def clocks(self) -> dict[str, FakeClock]:
+        """The clocks of brokers and controllers; empty if this machine cannot move them."""
+        return {each.name: each.clock for each in self.servers if each.clock is not None}
 
     def master(self, chance: random.Random) -> TortureNode:
-        return chance.choice(self.pairs).master
+        return chance.choice(self.sets).master
+
+    def pair(self, chance: random.Random) -> BrokerPair:
+        pair = chance.choice(self.sets)
+        assert isinstance(pair, BrokerPair)
+        return pair
 
     def slave(self, chance: random.Random) -> TortureNode:
-        slave = chance.choice(self.pairs).slave
+        slave = self.pair(chance).slave
         assert slave is not None
         return slave
 
@@ -160,9 +180,8 @@ async def slow_network(targets: Targets, chance: random.Random) -> AsyncIterator
 async def lose_answers(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """Requests arrive, replies do not; then all connections are cut."""
     node = chance.choice(targets.nodes)
-    with _conditioned(node.proxy, LinkState(lost=Direction.REPLIES)):
+    with _one_way([node.proxy], Direction.REPLIES):
         yield f"lose the replies of {node.label}"
-        node.proxy.cut()
 
 
 def network_fault(words: str, condition: LinkState) -> Fault:
@@ -225,12 +244,23 @@ async def slow_disk(targets: Targets, chance: random.Random) -> AsyncIterator[st
 
 @asynccontextmanager
 async def jump_clock(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """The wall clock of all brokers jumps and returns."""
-    assert targets.clock is not None
-    seconds = chance.choice([-3600, -60, 60, 3600])
-    targets.clock.set(seconds)
-    yield f"move the clocks of the brokers by {seconds} s"
-    targets.clock.set(0)
+    """The wall clocks of all brokers and controllers jump and return."""
+    seconds = chance.choice(CLOCK_JUMPS_S)
+    for clock in targets.clocks.values():
+        clock.set(seconds)
+    yield f"move the clocks of the servers by {seconds} s"
+    for clock in targets.clocks.values():
+        clock.set(0)
+
+
+@asynccontextmanager
+async def skew_clock(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """The wall clock of one broker or controller jumps, the others keep the time."""
+    name, clock = chance.choice(list(targets.clocks.items()))
+    seconds = chance.choice(CLOCK_JUMPS_S)
+    clock.set(seconds)
+    yield f"move the clock of {name} by {seconds} s"
+    clock.set(0)
 
 
 # --- Replication ---
@@ -254,14 +284,14 @@ async def slow_link(targets: Targets, chance: random.Random) -> AsyncIterator[st
 @asynccontextmanager
 async def lose_master(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """The master is lost with its disk; its slave takes over and gets an empty slave."""
-    async with _promoted(chance.choice(targets.pairs), disk_is_lost=True) as words:
+    async with _promoted(targets.pair(chance), disk_is_lost=True) as words:
         yield words
 
 
 @asynccontextmanager
 async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """The master is killed, its slave takes over, the old master returns as a slave with its disk."""
-    async with _promoted(chance.choice(targets.pairs), disk_is_lost=False) as words:
+    async with _promoted(targets.pair(chance), disk_is_lost=False) as words:
         yield words
 
 
@@ -269,27 +299,41 @@ async def change_masters(targets: Targets, chance: random.Random) -> AsyncIterat
 
 
 async def _group(targets: Targets, chance: random.Random) -> ReplicaGroup:
-    group = chance.choice(targets.pairs)
+    group = chance.choice(targets.sets)
     assert isinstance(group, ReplicaGroup)
     await group.see_roles()
     return group
 
 
-Role = Callable[[ReplicaGroup], ReplicaNode]
+Role = Callable[[Targets, random.Random], Awaitable[ReplicaNode]]
+Proxies = Callable[[ReplicaNode], Sequence[Proxy]]
 
 
-def _elected(group: ReplicaGroup) -> ReplicaNode:
-    return group.master
+async def _elected(targets: Targets, chance: random.Random) -> ReplicaNode:
+    return (await _group(targets, chance)).master
 
 
-def _follower(group: ReplicaGroup) -> ReplicaNode:
-    return group.slave
+async def _follower(targets: Targets, chance: random.Random) -> ReplicaNode:
+    return chance.choice((await _group(targets, chance)).followers)
+
+
+def _replica_link(node: ReplicaNode) -> Sequence[Proxy]:
+    """What its followers read from, while it is the master."""
+    return [node.link_proxy]
+
+
+def _to_controllers(node: ReplicaNode) -> Sequence[Proxy]:
+    return node.controller_proxies
+
+
+def _both(node: ReplicaNode) -> Sequence[Proxy]:
+    return [*_replica_link(node), *_to_controllers(node)]
 
 
 def ending_replica(words: str, end: Callable[[Process], Awaitable[None]], role: Role) -> Fault:
     @asynccontextmanager
     async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-        process = role(await _group(targets, chance)).process
+        process = (await role(targets, chance)).process
         await end(process)
         yield f"{words} {process.name}"
         await process.start()
@@ -300,7 +344,7 @@ def ending_replica(words: str, end: Callable[[Process], Awaitable[None]], role: 
 def freezing_replica(words: str, role: Role) -> Fault:
     @asynccontextmanager
     async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-        process = role(await _group(targets, chance)).process
+        process = (await role(targets, chance)).process
         process.signal(signal.SIGSTOP)
         try:
             yield f"{words} {process.name}"
@@ -310,53 +354,87 @@ def freezing_replica(words: str, role: Role) -> Fault:
     return fault
 
 
-def cutting_replica(words: str, proxies: Callable[[ReplicaNode], list[Proxy]]) -> Fault:
-    """Cut connections of the elected master."""
+def cutting_replica(words: str, role: Role, proxies: Proxies) -> Fault:
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        node = await role(targets, chance)
+        with _all_cut(proxies(node)):
+            yield f"{words} {node.label}"
+
+    return fault
+
+
+def muting_elected(words: str, proxies: Proxies, lost: Direction) -> Fault:
+    """A cut in one direction: what the elected master says, or what is said to it, is lost."""
 
     @asynccontextmanager
     async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-        node = (await _group(targets, chance)).master
-        with contextlib.ExitStack() as stack:
-            for proxy in proxies(node):
-                stack.enter_context(_cut(proxy))
+        node = await _elected(targets, chance)
+        with _one_way(proxies(node), lost):
             yield f"{words} {node.label}"
 
     return fault
 
 
 @asynccontextmanager
-async def lose_controllers_words(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
-    """One way: the controller hears the master, which does not hear the controller."""
-    node = (await _group(targets, chance)).master
-    with contextlib.ExitStack() as stack:
-        for proxy in node.controller_proxies:
-            stack.enter_context(_conditioned(proxy, LinkState(lost=Direction.REPLIES)))
-        yield f"lose what the controller says to {node.label}"
-        for proxy in node.controller_proxies:
-            proxy.cut()
+async def lose_follower(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    node = await _follower(targets, chance)
+    await node.lose_disk()
+    yield f"kill -9 {node.label} and delete its disk"
+    await node.process.start()
 
 
 @asynccontextmanager
-async def lose_disk(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+async def lose_elected(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """The master is lost with its disk, unless it is alone in its set and has the only copy."""
     group = await _group(targets, chance)
-    slave = group.slave
-    await group.lose_disk_of_slave()
-    yield f"kill -9 {slave.label} and delete its disk"
-    await slave.process.start()
+    node = group.master
+    node.process.signal(signal.SIGSTOP)  # it cannot make its set smaller any more
+    await asyncio.sleep(IN_FLIGHT_S)
+    if await group.has_other_members():
+        await node.lose_disk()
+        yield f"kill -9 the elected master {node.label} and delete its disk"
+    else:
+        await node.process.kill()
+        yield f"kill -9 the elected master {node.label}, whose set has no other living member"
+    await node.process.start()
 
 
 def _controller(targets: Targets, chance: random.Random) -> Process:
-    return chance.choice(targets.controllers)
+    return chance.choice(targets.controllers).process
+
+
+@asynccontextmanager
+async def cut_register(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    node = chance.choice(targets.controllers)
+    with _all_cut(node.register_proxies):
+        yield f"cut etcd from {node.process.name}"
+
+
+@asynccontextmanager
+async def deafen_register(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """One way: etcd carries out what a controller asks for, and the controller does not learn it."""
+    node = chance.choice(targets.controllers)
+    with _one_way(node.register_proxies, Direction.REPLIES):
+        yield f"lose what etcd answers to {node.process.name}"
 
 
 def _etcd(targets: Targets, chance: random.Random) -> Process:
-    return chance.choice(targets.etcds)
+    return chance.choice(targets.etcds).process
+
+
+@asynccontextmanager
+async def cut_etcd(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+    """One way: the others cannot connect to this member, which can connect to them."""
+    node = chance.choice(targets.etcds)
+    with _all_cut([node.peer_proxy]):
+        yield f"cut the other members from {node.process.name}"
 
 
 @asynccontextmanager
 async def lose_majority(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     """Masters go on; no master can be elected, and no set can change."""
-    frozen = chance.sample(targets.etcds, len(targets.etcds) // 2 + 1)
+    frozen = [node.process for node in chance.sample(targets.etcds, len(targets.etcds) // 2 + 1)]
     for process in frozen:
         process.signal(signal.SIGSTOP)
     try:
@@ -377,7 +455,7 @@ SERVER_FAULTS: dict[str, Fault] = {
     "slow-disk": slow_disk,
     "jump-clock": jump_clock,
 }
-CLOCK_FAULT = "jump-clock"
+CLOCK_FAULTS = ("jump-clock", "skew-clock")
 REPLICA_FAULTS: dict[str, Fault] = {
     "kill-slave": killing(_slave),
     "freeze-slave": freezing(_slave),
@@ -392,20 +470,27 @@ GROUP_FAULTS: dict[str, Fault] = {
     "freeze-elected": freezing_replica("freeze the elected master", _elected),
     "kill-follower": ending_replica("kill -9 the follower", Process.kill, _follower),
     "freeze-follower": freezing_replica("freeze the follower", _follower),
-    "lose-follower": lose_disk,
-    "cut-followers": cutting_replica("cut the followers from", lambda node: [node.link_proxy]),
-    "cut-controller": cutting_replica("cut the controller from", lambda node: node.controller_proxies),
-    "cut-both": cutting_replica(
-        "cut followers and controller from", lambda node: [node.link_proxy, *node.controller_proxies]
-    ),
-    "deafen-elected": lose_controllers_words,
+    "lose-follower": lose_follower,
+    "lose-elected": lose_elected,
+    "cut-followers": cutting_replica("cut the followers from", _elected, _replica_link),
+    "cut-controller": cutting_replica("cut the controllers from", _elected, _to_controllers),
+    "cut-both": cutting_replica("cut followers and controllers from", _elected, _both),
+    "cut-follower": cutting_replica("cut the controllers from the follower", _follower, _to_controllers),
+    "deafen-elected": muting_elected("lose what the controllers say to", _to_controllers, Direction.REPLIES),
+    "mute-elected": muting_elected("lose what the controllers hear of", _to_controllers, Direction.REQUESTS),
+    "deafen-followers": muting_elected("lose what the followers hear of", _replica_link, Direction.REPLIES),
+    "mute-followers": muting_elected("lose what the followers say to", _replica_link, Direction.REQUESTS),
     "kill-controller": killing(_controller),
     "freeze-controller": freezing(_controller),
+    "skew-clock": skew_clock,
 }
 ETCD_FAULTS: dict[str, Fault] = {
     "kill-etcd": killing(_etcd),
     "freeze-etcd": freezing(_etcd),
     "lose-majority": lose_majority,
+    "cut-register": cut_register,
+    "deafen-register": deafen_register,
+    "cut-etcd": cut_etcd,
 }
 CLIENT_FAULTS: dict[str, Fault] = {
     "kill-member": killing(_member),
@@ -442,6 +527,24 @@ def _conditioned(proxy: Proxy, condition: LinkState) -> Iterator[None]:
     proxy.condition = condition
     yield
     proxy.condition = NORMAL
+
+
+@contextlib.contextmanager
+def _all_cut(proxies: Sequence[Proxy]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for proxy in proxies:
+            stack.enter_context(_cut(proxy))
+        yield
+
+
+@contextlib.contextmanager
+def _one_way(proxies: Sequence[Proxy], lost: Direction) -> Iterator[None]:
+    """Lose one direction; then cut, since the connections miss bytes."""
+    with contextlib.ExitStack() as stack:
+        for proxy in proxies:
+            stack.callback(proxy.cut)
+            stack.enter_context(_conditioned(proxy, LinkState(lost=lost)))
+        yield
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from skylark.processes import ProcessFailed
 from skylark.torture.faults import (
     ALL_FAULTS,
     CLIENT_FAULTS,
-    CLOCK_FAULT,
+    CLOCK_FAULTS,
     ETCD_FAULTS,
     GROUP_FAULTS,
     REPLICA_FAULTS,
@@ -23,7 +23,9 @@ from skylark.torture.faults import (
 )
 
 SERVERS = tuple(SERVER_FAULTS)
-WITHOUT_CLOCK = tuple(name for name in SERVERS if name != CLOCK_FAULT)
+WITHOUT_CLOCK = tuple(name for name in SERVERS if name not in CLOCK_FAULTS)
+COMMON_FAULTS = ("kill-namesrv", "slow-disk", "jump-clock")
+"""Faults of all servers that groups in controller mode must survive, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,17 @@ class Mode:
     transactions: bool = False
     popping: bool = False
     with_slaves: bool = False
-    with_controller: bool = False
-    """Two replicas of each broker, of which a controller chooses the master."""
+    replicas: tuple[int, ...] = ()
+    """Replicas of each broker, in turn, of which a controller chooses the master; empty: no controller."""
     controllers: int = 1
     """More than one share their state in an etcd of three members."""
     brokers: int = 2
     server_faults: tuple[str, ...] = SERVERS
     client_faults: tuple[str, ...] = tuple(CLIENT_FAULTS)
+
+    @property
+    def with_controller(self) -> bool:
+        return bool(self.replicas)
 
     @property
     def needs_etcd(self) -> bool:
@@ -60,14 +66,12 @@ MODES = {
     "sync-master": Mode(with_slaves=True, brokers=1, server_faults=(*SERVERS, *REPLICA_FAULTS)),
     "transactions": Mode(transactions=True),
     "orderly": Mode(ordered=True),
-    "failover": Mode(
-        ordered=True, with_controller=True, server_faults=(*GROUP_FAULTS, "kill-namesrv", "slow-disk")
-    ),
+    "failover": Mode(ordered=True, replicas=(3, 2), server_faults=(*GROUP_FAULTS, *COMMON_FAULTS)),
     "failover-etcd": Mode(
         ordered=True,
-        with_controller=True,
+        replicas=(3, 2),
         controllers=3,
-        server_faults=(*GROUP_FAULTS, *ETCD_FAULTS, "kill-namesrv", "slow-disk"),
+        server_faults=(*GROUP_FAULTS, *ETCD_FAULTS, *COMMON_FAULTS),
     ),
     # Delays depend on the wall clock: a jump would end them early.
     "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),
@@ -136,7 +140,7 @@ async def inflict(
 async def _inflict(targets: Targets, sequence: list[Planned], on_fault: Callable[[str, str], None]) -> None:
     for each in sequence:
         await asyncio.sleep(each.after_s)
-        if each.name == CLOCK_FAULT and targets.clock is None:
+        if each.name in CLOCK_FAULTS and not targets.clocks:
             continue
         chance = random.Random(each.seed)  # noqa: S311
         async with ALL_FAULTS[each.name](targets, chance) as words:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 from collections.abc import Sequence
 
@@ -15,7 +16,7 @@ from skylark.torture.cluster import (
     CLIENT_HOST,
     SYNC_POLL_S,
     SYNC_TIMEOUT_S,
-    BrokerPair,
+    BrokerSet,
     ClusterSettings,
     TortureNode,
     failure,
@@ -61,38 +62,54 @@ class ReplicaNode(TortureNode):
         for proxy in self.controller_proxies:
             await proxy.stop()
 
+    async def lose_disk(self) -> None:
+        """Kill it and delete its store. Raises ProcessFailed."""
+        await self.process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
     def epochs(self) -> list[int]:
         """The epochs in which this broker was the master, by its log."""
         found = [line.partition(BECAME_MASTER)[2] for line in self.process.log.read_text().splitlines()]
         return [int(rest.split()[0]) for rest in found if rest]
 
 
-class ReplicaGroup(BrokerPair):
-    """Two replicas of one name. `master` and `slave` are what `see_roles` saw last."""
+class ReplicaGroup(BrokerSet):
+    """The replicas of one name. `master` is what `see_roles` saw last."""
 
-    def __init__(self, name: str, settings: ClusterSettings, controllers: Sequence[int]) -> None:
+    def __init__(self, name: str, count: int, settings: ClusterSettings, controllers: Sequence[int]) -> None:
         """`controllers` are their ports. Raises OSError without free ports."""
-        self.name = name
-        self.master: ReplicaNode = ReplicaNode(f"{name}-0", name, settings, controllers)
-        self.slave: ReplicaNode = ReplicaNode(f"{name}-1", name, settings, controllers)
+        self._replicas = [
+            ReplicaNode(f"{name}-{number}", name, settings, controllers) for number in range(count)
+        ]
+        super().__init__(name, self._replicas[0])
+        self.master: ReplicaNode = self._replicas[0]
+        self._controllers = ";".join(f"{HOST}:{port}" for port in controllers)
         self._seeing = asyncio.Lock()
+
+    @property
+    def nodes(self) -> Sequence[ReplicaNode]:
+        return self._replicas
+
+    @property
+    def followers(self) -> list[ReplicaNode]:
+        return [node for node in self._replicas if node is not self.master]
 
     async def see_roles(self) -> None:
         """Find the current master. Keeps the known one if no broker claims to be it."""
         client = ClientSettings(instance_name=f"roles-{self.name}")
         async with self._seeing, AsyncAdmin(namesrv=self.master.address, client=client) as admin:
-            for node, other in ((self.master, self.slave), (self.slave, self.master)):
+            for node in (self.master, *self.followers):
                 try:
                     async with asyncio.timeout(ASK_TIMEOUT_S):
                         status = await admin.brokers.replication(node.address)
                 except (RocketMQError, TimeoutError):
                     continue
                 if status.master:
-                    self.master, self.slave = node, other
+                    self.master = node
                     return
 
     async def in_sync(self) -> None:
-        """Wait until the slave is a member of the in-sync set. Raises ProcessFailed."""
+        """Wait until all replicas are members of the in-sync set. Raises ProcessFailed."""
         client = ClientSettings(instance_name=f"sync-{self.name}")
         deadline = asyncio.get_running_loop().time() + SYNC_TIMEOUT_S
         while asyncio.get_running_loop().time() < deadline:
@@ -102,17 +119,28 @@ class ReplicaGroup(BrokerPair):
                     status = await admin.brokers.replication(self.master.address)
                 except RocketMQError:
                     status = None
-            if status is not None and status.master and status.in_sync_slave_nums:
+            if status is not None and status.master and status.in_sync_slave_nums == len(self.followers):
                 return
             await asyncio.sleep(SYNC_POLL_S)
-        raise failure(self.slave.label, f"not in sync after {SYNC_TIMEOUT_S:g} s", self.slave.process.log)
+        raise failure(self.name, f"not in sync after {SYNC_TIMEOUT_S:g} s", self.master.process.log)
 
-    async def lose_disk_of_slave(self) -> None:
-        """Kill the slave and delete its store. Raises ProcessFailed."""
-        await self.slave.process.kill()
-        shutil.rmtree(self.slave.directory, ignore_errors=True)
+    async def has_other_members(self) -> bool:
+        """Whether the controllers have another living member in the set; False if none of them says so."""
+        client = ClientSettings(instance_name=f"set-{self.name}")
+        async with AsyncAdmin(namesrv=self.master.address, client=client) as admin:
+            try:
+                async with asyncio.timeout(ASK_TIMEOUT_S):
+                    replicas = await admin.controllers.replicas(self._controllers, [self.name])
+            except (RocketMQError, TimeoutError):
+                return False
+        group = replicas.get(self.name)
+        members = [] if group is None else [each for each in group.in_sync_replicas if each.alive]
+        return len(members) > 1
 
     def epochs_of_two(self) -> list[str]:
-        """Epochs in which both brokers were the master, as sentences; there must be none."""
-        both = set(self.master.epochs()) & set(self.slave.epochs())
-        return [f"{self.master.label} and {self.slave.label} in epoch {epoch}" for epoch in sorted(both)]
+        """Epochs in which two brokers were the master, as sentences; there must be none."""
+        return [
+            f"{one.label} and {other.label} in epoch {epoch}"
+            for one, other in itertools.combinations(self._replicas, 2)
+            for epoch in sorted(set(one.epochs()) & set(other.epochs()))
+        ]

@@ -23,6 +23,8 @@ class TortureOptions:
     seed: int = 0
     brokers: int | None = None
     """None: as many as the mode has."""
+    replicas: int | None = None
+    """Of each broker, in modes with a controller. None: as many as the mode has."""
     members: int = 3
     senders: int = 2
     """Sender processes."""

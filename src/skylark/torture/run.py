@@ -14,7 +14,6 @@ import msgspec
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.client.consumer.pull_consumer import AsyncPullConsumer
-from skylark.controller.etcd_member import ETCD_PORTS, MEMBERS, PROGRAM, EtcdMember
 from skylark.errors import RocketMQError
 from skylark.processes import HOST, free_ports, python_command
 from skylark.protocol.bodies import MessageQueue
@@ -30,12 +29,13 @@ from skylark.torture.child import Journal, Knob, Tail
 from skylark.torture.cluster import (
     TOPIC,
     BrokerPair,
+    BrokerSet,
     ClusterSettings,
-    FakeClock,
     Process,
     failure,
     find_faketime,
 )
+from skylark.torture.controllers import ControllerNode, etcd_nodes
 from skylark.torture.faults import Targets
 from skylark.torture.history import (
     QUIET_LINE,
@@ -98,63 +98,35 @@ class Torture:
 
     def _make_targets(self) -> Targets:
         wanted = self._wanted
-        library = find_faketime()
-        clock = FakeClock(wanted.directory / "clock") if library is not None else None
         settings = ClusterSettings(
             directory=wanted.directory,
             namesrv=self._namesrv,
             flush=self._mode.flush,
-            environment=clock.environment(library) if clock is not None and library is not None else {},
+            faketime=find_faketime(),
             secure=wanted.secure,
             chance=random.Random(wanted.seed),  # noqa: S311 - only delays
         )
         names = [f"broker-{letter}" for letter in "abcdefgh"[: wanted.brokers or self._mode.brokers]]
-        pairs = [self._make_pair(name, settings) for name in names]
-        etcd = self._etcd_members() if self._mode.needs_etcd else []
+        sets = [self._broker_set(number, name, settings) for number, name in enumerate(names)]
+        etcd = etcd_nodes(wanted.directory, settings.chance) if self._mode.needs_etcd else []
+        ports = self._controller_ports if self._mode.with_controller else []
         slowness = [Knob(wanted.directory / f"member-{number}.slow") for number in range(wanted.members)]
         return Targets(
             name_server=self._name_server(),
-            pairs=pairs,
+            sets=sets,
             members=[self._member(number, knob) for number, knob in enumerate(slowness)],
-            senders=[self._sender(number, pairs) for number in range(wanted.senders)],
+            senders=[self._sender(number, sets) for number in range(wanted.senders)],
             slowness_ms=slowness,
-            clock=clock,
-            controllers=self._controllers(etcd) if self._mode.with_controller else [],
-            etcds=[self._etcd(member, etcd) for member in etcd],
+            controllers=[ControllerNode(number, ports, etcd, settings) for number in range(len(ports))],
+            etcds=etcd,
         )
 
-    def _make_pair(self, name: str, settings: ClusterSettings) -> BrokerPair:
-        if self._mode.with_controller:
-            return ReplicaGroup(name, settings, self._controller_ports)
-        return BrokerPair(name, settings, with_slave=self._mode.with_slaves)
-
-    def _controllers(self, etcd: list[EtcdMember]) -> list[Process]:
-        ports = self._controller_ports
-        peers = ";".join(f"n{number}-{HOST}:{port}" for number, port in enumerate(ports))
-        made = []
-        for number, port in enumerate(ports):
-            name = "controller" if len(ports) == 1 else f"controller-{number}"
-            settings = {
-                "bindAddress": HOST,
-                "controllerDLegerPeers": peers,
-                "controllerDLegerSelfId": f"n{number}",
-                "controllerStorePath": str(self._wanted.directory / name),
-                **self._wanted.secure,
-            }
-            if etcd:
-                urls = ",".join(each.url for each in etcd)
-                settings |= {"controllerType": "etcd", "etcdEndpoints": urls}
-            text = msgspec.json.encode(settings).decode()
-            made.append(self._process(name, "server", "controller", text, port=port))
-        return made
-
-    def _etcd_members(self) -> list[EtcdMember]:
-        return [EtcdMember(f"etcd-{number}", free_ports(*ETCD_PORTS)) for number in range(MEMBERS)]
-
-    def _etcd(self, member: EtcdMember, members: list[EtcdMember]) -> Process:
-        directory = self._wanted.directory
-        command = member.command(PROGRAM, directory / member.name, members)
-        return Process(member.name, command, directory / f"{member.name}.log", member.port)
+    def _broker_set(self, number: int, name: str, settings: ClusterSettings) -> BrokerSet:
+        sizes = self._mode.replicas
+        if not sizes:
+            return BrokerPair(name, settings, with_slave=self._mode.with_slaves)
+        count = self._wanted.replicas or sizes[number % len(sizes)]
+        return ReplicaGroup(name, count, settings, self._controller_ports)
 
     def _name_server(self) -> Process:
         port = self._namesrv.rpartition(":")[2]
@@ -182,9 +154,9 @@ class Torture:
         )
         return self._process(name, "member", msgspec.json.encode(task).decode())
 
-    def _sender(self, number: int, pairs: list[BrokerPair]) -> Process:
+    def _sender(self, number: int, sets: list[BrokerSet]) -> Process:
         name = f"sender-{number}"
-        queues = [(pair.name, queue_id) for queue_id in range(QUEUES) for pair in pairs]
+        queues = [(each.name, queue_id) for queue_id in range(QUEUES) for each in sets]
         task = SenderTask(
             index=number,
             keys=self._wanted.keys,
@@ -228,7 +200,7 @@ class Torture:
             stored_once=self._mode.stored_once,
             regress_allowed_ns=REGRESS_ALLOWED_NS + round(self._wanted.fault_s_max * 1e9),
         )
-        groups = [pair for pair in self._targets.pairs if isinstance(pair, ReplicaGroup)]
+        groups = [each for each in self._targets.sets if isinstance(each, ReplicaGroup)]
         if groups:
             found = (sentence for group in groups for sentence in group.epochs_of_two())
             verdict.faults["two masters in an epoch"] = Breach.of(found)
@@ -243,12 +215,11 @@ class Torture:
     async def _start(self) -> None:
         targets = self._targets
         await targets.name_server.start()
-        await asyncio.gather(*(process.start() for process in targets.etcds))
-        await asyncio.gather(*(process.start() for process in targets.controllers))
-        await asyncio.gather(*(pair.start() for pair in targets.pairs))
+        await asyncio.gather(*(node.start() for node in targets.etcds))
+        await asyncio.gather(*(node.start() for node in targets.controllers))
+        await asyncio.gather(*(each.start() for each in targets.sets))
         await self._until(self._make_topic, "creation of the topic")
-        if self._mode.with_slaves or self._mode.with_controller:
-            await asyncio.gather(*(pair.in_sync() for pair in targets.pairs))
+        await asyncio.gather(*(each.in_sync() for each in targets.sets))
         await asyncio.gather(*(process.start() for process in (*targets.members, *targets.senders)))
         await self._until(self._first_messages, "first delivery")
         self._say(
@@ -259,7 +230,7 @@ class Torture:
     async def _make_topic(self) -> bool:
         async with AsyncAdmin(namesrv=self._namesrv, client=_client("maker")) as admin:
             await admin.topics.create(TOPIC, queues=QUEUES)
-            return len(await admin.topics.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
+            return len(await admin.topics.queues(TOPIC)) == QUEUES * len(self._targets.sets)
 
     async def _first_messages(self) -> bool:
         """Whether all senders send and a message has arrived."""
@@ -322,11 +293,11 @@ class Torture:
         Raises RocketMQError, also while the group has no offset in some queue.
         """
         offsets = {}
-        for pair in self._targets.pairs:
-            await pair.see_roles()
+        for each in self._targets.sets:
+            await each.see_roles()
             for queue_id in range(QUEUES):
                 request = QueryConsumerOffset(self._group, TOPIC, queue_id, set_zero_if_not_found=False)
-                offsets[BrokerQueue(pair.name, queue_id)] = await pool.call(pair.master.address, request)
+                offsets[BrokerQueue(each.name, queue_id)] = await pool.call(each.master.address, request)
         return offsets
 
     async def _drain(self) -> float:
@@ -351,9 +322,7 @@ class Torture:
     def _check_alive(self) -> None:
         """Raise ProcessFailed if a process ended unexpectedly."""
         targets = self._targets
-        brokers = [node.process for node in targets.nodes]
-        others = (*targets.controllers, *targets.etcds)
-        for process in (targets.name_server, *brokers, *others, *targets.members, *targets.senders):
+        for process in (targets.name_server, *targets.servers, *targets.members, *targets.senders):
             if not process.is_running:
                 raise failure(process.name, "ended unexpectedly", process.log)
 
@@ -378,7 +347,7 @@ class Torture:
 
     async def _knows_all_queues(self, consumer: AsyncPullConsumer) -> bool:
         """Brokers register at a restarted name server only after a while."""
-        return len(await consumer.queues(TOPIC)) == QUEUES * len(self._targets.pairs)
+        return len(await consumer.queues(TOPIC)) == QUEUES * len(self._targets.sets)
 
     async def _read_queue(self, consumer: AsyncPullConsumer, queue: MessageQueue) -> None:
         queue_offset, failures = 0, 0
@@ -406,8 +375,11 @@ class Torture:
             await process.kill()
         for node in targets.nodes:
             await node.close()
-        for process in (targets.name_server, *targets.controllers, *targets.etcds):
-            await process.kill()
+        for controller in targets.controllers:
+            await controller.close()
+        for member in targets.etcds:
+            await member.close()
+        await targets.name_server.kill()
         for knob in (self._quiet, *targets.slowness_ms):
             knob.close()
 
