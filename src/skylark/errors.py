@@ -212,9 +212,10 @@ class BrokerSystemError(BrokerError):
 
 
 class SystemBusy(BrokerError):
-    """Code 2: flow control or overload."""
+    """Code 2: the broker is overloaded, or it is a slave, perhaps since a moment ago."""
 
     retriable = True
+    refresh_route = True
 
 
 class MessageIllegal(BrokerError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from skylark.protocol.requests.name_server import RegisterBroker
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.settings.client import ClientSettings, ProducerSettings
 from tests.support.broker import running_broker, running_name_server, until
+from tests.support.replica_group import designate, running_group
 
 NEVER = ClientSettings(route_refresh_interval_ms=3_600_000)
 """Only a lost connection makes these clients ask for routes."""
@@ -89,3 +91,24 @@ async def test_a_consumer_goes_on_at_the_next_master(tmp_path: Path) -> None:
         finally:
             await consumer.stop()
             await pool.close()
+
+
+async def test_a_refusal_of_the_former_master_makes_a_consumer_ask_for_the_next_one(tmp_path: Path) -> None:
+    """The former master lives and keeps the connection: only its answers say that it is none any more."""
+    seen: list[bytes] = []
+    async with running_name_server(tmp_path) as names:
+        changes: dict[str, Any] = {"name_servers": names.address, "slave_read": False}
+        async with (
+            running_group(tmp_path, **changes) as (controller, first, second),
+            aio.Producer("PG", namesrv=names.address, client=NEVER) as producer,
+        ):
+            await until(lambda: bool(first.registration.registered and second.registration.registered))
+            await producer.send(Message("t", b"one"))
+            consumer = aio.PushConsumer("CG", namesrv=names.address, client=NEVER)
+            consumer.subscribe("t")
+            consumer.listen(lambda messages: seen.extend(each.body for each in messages))
+            async with consumer:
+                await until(lambda: b"one" in seen)
+                await designate(controller, second)
+                assert (await producer.send(Message("t", b"two"))).is_ok
+                await until(lambda: b"two" in seen)

@@ -4,68 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.broker.broker import Broker
 from skylark.broker.replication.group_master import GroupReplication
-from skylark.controller.controller import Controller
 from skylark.errors import BrokerError, ClientError, RocketMQError
 from skylark.protocol.bodies import SyncStateSet
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerRuntimeInfo
 from skylark.protocol.requests.controller import ElectMaster
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
-from skylark.settings.controller import ControllerSettings
 from skylark.store.epochs import EpochEntry, decode_epochs, encode_epochs
 from skylark.store.message_store import MessageStore
-from tests.support.broker import BrokerClient, broker_settings, consumer, running_name_server, until
+from tests.support.broker import (
+    GROUP,
+    BrokerClient,
+    broker_settings,
+    consumer,
+    running_name_server,
+    until,
+)
+from tests.support.popping import Popper
 from tests.support.replica_group import (
     SMALL_FILES,
+    designate,
     elected,
     in_sync,
     is_master,
     own_id,
+    running_controller,
+    running_group,
     running_replica,
     sync_set,
 )
 from tests.support.replication import in_step, send_code
 from tests.support.store import message, put_all
-
-
-@contextlib.asynccontextmanager
-async def running_controller(directory: Path, **changes: Any) -> AsyncIterator[Controller]:
-    controller = Controller(ControllerSettings(port=0, store_path=directory, **changes))
-    try:
-        await controller.start()
-        yield controller
-    finally:
-        await controller.stop()
-
-
-@contextlib.asynccontextmanager
-async def running_group(directory: Path, **changes: Any) -> AsyncIterator[tuple[Controller, Broker, Broker]]:
-    """A controller, a master and a slave that is a member of the in-sync set."""
-    async with (
-        running_controller(directory / "controller") as controller,
-        running_replica(directory / "a", controller=controller.address, **changes) as first,
-    ):
-        await until(lambda: is_master(first))
-        async with running_replica(directory / "b", controller=controller.address, **changes) as second:
-            await in_sync(first, second)
-            yield controller, first, second
-
-
-async def designate(controller: Controller, broker: Broker) -> None:
-    async with BrokerClient(controller.address) as client:
-        await client.ask(
-            ElectMaster("DefaultCluster", broker.live.current.name, own_id(broker), designate_elect=True)
-        )
-    await until(lambda: is_master(broker))
 
 
 async def send_all(broker: Broker, *bodies: bytes) -> None:
@@ -77,6 +53,11 @@ async def send_all(broker: Broker, *bodies: bytes) -> None:
 async def bodies_of(broker: Broker, topic: str = "T") -> list[bytes]:
     async with BrokerClient(broker.address) as client:
         return [bytes(each.body) for each in await client.pull_all(topic)]
+
+
+def batches_of(broker: Broker) -> bytes:
+    """What is popped in order, as in its file."""
+    return broker.pops.ordered.snapshot()()
 
 
 # --- Roles ---
@@ -162,6 +143,26 @@ async def test_offsets_delays_and_transactions_go_on_at_the_new_master(tmp_path:
             await until(is_delivered)
         assert (await bodies_of(second)).count(b"delayed") == 1
         assert not is_master(first)
+
+
+async def test_queues_that_are_popped_in_order_stay_blocked_at_the_new_master(tmp_path: Path) -> None:
+    async with running_group(tmp_path) as (controller, first, second):
+        await send_all(first, b"1", b"2", b"3")
+        async with BrokerClient(first.address) as client:
+            popped = await Popper(client, "T").pop(2, order=True, invisible_ms=60_000)
+            assert popped.bodies == [b"1", b"2"]
+            await Popper(client, "T").ack(popped.messages[1])
+        await until(lambda: batches_of(first) == batches_of(second))
+        await designate(controller, second)
+        async with BrokerClient(second.address) as client:
+            popper = Popper(client, "T")
+            assert (await popper.pop(2, order=True)).messages == []
+            await popper.ack(popped.messages[0])
+            assert second.offsets.committed("T", GROUP)[0] == 2
+            last = await popper.pop(2, order=True)
+            assert last.bodies == [b"3"]
+            await popper.ack(*last.messages)
+        await until(lambda: batches_of(first) == batches_of(second))
 
 
 async def test_name_servers_learn_of_the_new_master(tmp_path: Path) -> None:

@@ -13,8 +13,11 @@ from typing import Any
 
 from skylark.broker.broker import Broker
 from skylark.broker.replication.group_master import GroupReplication
+from skylark.controller.controller import Controller
+from skylark.protocol.requests.controller import ElectMaster
 from skylark.settings.broker import GroupSettings
-from tests.support.broker import running_broker, until
+from skylark.settings.controller import ControllerSettings
+from tests.support.broker import BrokerClient, running_broker, until
 from tests.support.replication import replication
 
 SMALL_FILES: dict[str, Any] = {"commit_log_file_bytes": 64 << 10, "message_bytes_max": 16 << 10}
@@ -39,6 +42,37 @@ async def running_replica(
         directory, group=GroupSettings(**values), replication=replication(**(settings or {})), **members
     ) as broker:
         yield broker
+
+
+@contextlib.asynccontextmanager
+async def running_controller(directory: Path, **changes: Any) -> AsyncIterator[Controller]:
+    controller = Controller(ControllerSettings(port=0, store_path=directory, **changes))
+    try:
+        await controller.start()
+        yield controller
+    finally:
+        await controller.stop()
+
+
+@contextlib.asynccontextmanager
+async def running_group(directory: Path, **changes: Any) -> AsyncIterator[tuple[Controller, Broker, Broker]]:
+    """A controller, a master and a slave that is a member of the in-sync set."""
+    async with (
+        running_controller(directory / "controller") as controller,
+        running_replica(directory / "a", controller=controller.address, **changes) as first,
+    ):
+        await until(lambda: is_master(first))
+        async with running_replica(directory / "b", controller=controller.address, **changes) as second:
+            await in_sync(first, second)
+            yield controller, first, second
+
+
+async def designate(controller: Controller, broker: Broker) -> None:
+    async with BrokerClient(controller.address) as client:
+        await client.ask(
+            ElectMaster("DefaultCluster", broker.live.current.name, own_id(broker), designate_elect=True)
+        )
+    await until(lambda: is_master(broker))
 
 
 def is_master(broker: Broker) -> bool:

@@ -304,10 +304,10 @@ class Broker:
             )
             sync = MetadataSync(
                 clock=self.clock, status=self.role.slave, topics=self.topics, groups=self.groups,
-                request_modes=self.request_modes, offsets=self.offsets, delay_levels=self.delay_levels,
-                timers=self.timers, deletion=self.deletion, copy_mark=self._copy_mark,
-                save_offsets=self._write_offsets, read_cold=self.read_cold, pool=pool,
-                users=self._user_sync if settings.auth.is_served else None,
+                request_modes=self.request_modes, offsets=self.offsets, ordered=self.pops.ordered,
+                delay_levels=self.delay_levels, timers=self.timers, deletion=self.deletion,
+                copy_mark=self._copy_mark, save_offsets=self._write_offsets, read_cold=self.read_cold,
+                pool=pool, users=self._user_sync if settings.auth.is_served else None,
             )  # fmt: skip
             tls = None if settings.replication.plain_text else self._outgoing_tls
             if settings.group.enabled:
@@ -361,8 +361,8 @@ class Broker:
             read_cold, self.monitor, consumers, self._last_master, self.started_ms, self._tls,
         )  # fmt: skip
         self.offset_handlers = OffsetHandlers(
-            live, clock, store, topics, groups, offsets, consumers, self.delay_levels, self.latencies,
-            read_cold,
+            live, clock, store, topics, groups, offsets, self.pops.ordered, consumers, self.delay_levels,
+            self.latencies, read_cold,
         )  # fmt: skip
         return (
             self.offset_handlers,

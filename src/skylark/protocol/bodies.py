@@ -388,6 +388,8 @@ class ConsumerOffsetTable(Body):
     """Offsets that groups have pulled up to; RocketMQ 5.5 keeps them, 5.3.3 does not."""
     stray_offsets: dict[str, list[Int32]] | None = None
     """Sent by slaves of Skylark: queues by `topic@group` whose offsets were committed on the slave."""
+    consumer_order_info: str | None = None
+    """Sent by Skylark: the text of consumerOrderInfo.json, if queues are popped in order."""
 
 
 class DelayOffsetTable(Body):

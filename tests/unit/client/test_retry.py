@@ -24,7 +24,7 @@ AGAIN_WITH_ROUTE = RetryStep(give_up=False, refresh_route=True)
         (ConnectFailed("a", "refused"), AGAIN),
         (ConnectionLost("a"), AGAIN),
         (RequestTimeout("a", "SEND", 1), AGAIN),
-        (BrokerError.for_code(2), AGAIN),
+        (BrokerError.for_code(2), AGAIN_WITH_ROUTE),
         (BrokerError.for_code(14), AGAIN_WITH_ROUTE),
         (BrokerError.for_code(17), AGAIN_WITH_ROUTE),
         (BrokerUnknown("a"), AGAIN_WITH_ROUTE),

@@ -9,6 +9,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from skylark.broker.clients import ConnectedClient, ConsumerGroups
 from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.error_replies import (
@@ -27,6 +29,7 @@ from skylark.broker.handlers.served_requests import (
 )
 from skylark.broker.handlers.sliced_encoding import read_each
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.pop.ordered_batches import OrderedBatches
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
@@ -86,6 +89,7 @@ class OffsetHandlers:
     topics: TopicTable
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
+    ordered: OrderedBatches
     consumers: ConsumerGroups
     delay_levels: DelayLevels
     latencies: RequestLatencies
@@ -177,8 +181,16 @@ class OffsetHandlers:
 
     @serves_code(RequestCode.GET_ALL_CONSUMER_OFFSET, needs_copy=True)
     async def get_all_offsets(self) -> bytes:
-        """Return all committed offsets, for slaves."""
-        return await self.read_cold(self.offsets.snapshot())
+        """Return all committed offsets, with the batches that are popped in order, for slaves."""
+        encode, encode_batches = self.offsets.snapshot(), self.ordered.snapshot()
+        if not len(self.ordered):
+            return await self.read_cold(encode)
+
+        def both() -> bytes:
+            order_info = msgspec.json.encode(encode_batches().decode())
+            return encode()[:-1] + b',\n"consumerOrderInfo":' + order_info + b"}"
+
+        return await self.read_cold(both)
 
     @serves_code(RequestCode.GET_ALL_DELAY_OFFSET)
     def get_all_delay_offsets(self) -> bytes:

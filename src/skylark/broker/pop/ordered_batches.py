@@ -175,10 +175,26 @@ class OrderedBatches:
 
     def load(self, data: bytes) -> None:
         """Load consumerOrderInfo.json. Raises ValueError."""
-        for text, queues in decode_metadata(data, _OrderTable).table.items():
-            topic, _, group = text.partition(SEPARATOR)
-            for queue_id, batch in queues.items():
-                self._batches[topic, group, queue_id] = batch
+        self._batches |= _batches_in(data)
+
+    def follow(self, text: str | None) -> None:
+        """Replace all batches by the master's, as the text of its file; None: it has none.
+
+        Raises ValueError.
+        """
+        batches = {} if text is None else _batches_in(text.encode())
+        if batches != self._batches:
+            self._batches = batches
+            self.changes += 1
+
+
+def _batches_in(data: bytes) -> dict[Key, OrderedBatch]:
+    batches = {}
+    for text, queues in decode_metadata(data, _OrderTable).table.items():
+        topic, _, group = text.partition(SEPARATOR)
+        for queue_id, batch in queues.items():
+            batches[topic, group, queue_id] = batch
+    return batches
 
 
 assert java.dumps({1: 2}) == b"{1:2}"  # keys of queues are bare, as in RocketMQ's file

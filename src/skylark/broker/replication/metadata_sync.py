@@ -1,4 +1,4 @@
-"""Copies topics, groups, offsets and request modes from the master to a slave, periodically."""
+"""Copies what is not in the log from the master to a slave, periodically: topics, groups, offsets, modes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from skylark.broker.delayed.delay_levels import DelayLevels
 from skylark.broker.delayed.timers import SlaveTimers
 from skylark.broker.groups import RequestModes, SubscriptionGroups
 from skylark.broker.offsets import SEPARATOR, ConsumerOffsets
+from skylark.broker.pop.ordered_batches import OrderedBatches
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.replication.role import SlaveStatus
 from skylark.broker.replication.user_sync import UserSync
@@ -52,6 +53,7 @@ class MetadataSync:
         groups: SubscriptionGroups,
         request_modes: RequestModes,
         offsets: ConsumerOffsets,
+        ordered: OrderedBatches,
         delay_levels: DelayLevels,
         timers: SlaveTimers,
         deletion: TopicDeletion,
@@ -68,6 +70,7 @@ class MetadataSync:
         self._groups = groups
         self._request_modes = request_modes
         self._offsets = offsets
+        self._ordered = ordered
         self._delay_levels = delay_levels
         self._timers = timers
         self._deletion = deletion
@@ -121,6 +124,10 @@ class MetadataSync:
         table = await self.pool.call(address, GetAllConsumerOffset(), timeout_s=TIMEOUT_S)
         await self._tell_offsets(address, table)
         self._offsets.follow(table)
+        try:
+            self._ordered.follow(table.consumer_order_info)
+        except ValueError as error:
+            raise MalformedFrame(f"the master's consumerOrderInfo is not understood: {error}") from error
         if not self._status.is_copy:
             await self._save_offsets()
             await self._read_cold(self._copy_mark.set)

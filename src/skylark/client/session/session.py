@@ -36,6 +36,8 @@ from skylark.errors import (
     RemotingError,
     RequestTimeout,
     RocketMQError,
+    ServiceNotAvailable,
+    SystemBusy,
     TopicNotExist,
 )
 from skylark.model.names import AUTO_CREATE_TOPIC
@@ -79,6 +81,10 @@ WARNING_INTERVAL_S = 60.0
 PRODUCER_GROUP_PROPERTY = "PGROUP"
 FOLLOW_S = 10.0
 """How long the next master of a lost broker is looked for."""
+DOUBT_S = 1.0
+"""How long the next master of a broker that refuses is looked for: it may only be busy."""
+DOUBT_INTERVAL_S = 5.0
+"""Least time between two such searches for one broker."""
 
 
 class Member(Protocol):
@@ -149,6 +155,7 @@ class Session:
         self._refreshing: dict[str, asyncio.Task[TopicRoute]] = {}
         self._heartbeats_in_progress: set[str] = set()
         self._followed: set[str] = set()  # brokers whose next master is being looked for
+        self._doubted: dict[str, float] = {}  # when a broker that refused may be looked for again
         self._heartbeat_lock = asyncio.Lock()
         self._warned_at = -math.inf
         self._fork_guard = ForkGuard()
@@ -234,6 +241,9 @@ class Session:
             return await self.pool.call(address, request, timeout_s=timeout_s)
         except ConnectFailed as error:
             raise self.explained(error) from None
+        except (SystemBusy, ServiceNotAvailable):
+            self._on_refusal(address)
+            raise
         except RequestTimeout:
             connection = self.pool.open_connection(address)
             if connection is not None:
@@ -425,28 +435,40 @@ class Session:
 
     def _on_lost(self, address: str) -> None:
         """Find the next master of a broker whose connection was lost, unless its address is out of use."""
+        broker = self._mastered_by(address)
+        if broker is not None:
+            is_back = lambda: self.pool.open_connection(address) is not None  # noqa: E731
+            self._followed.add(broker)
+            self.tasks.spawn(self._follow(broker, address, FOLLOW_S, is_back), f"follow {broker}")
+
+    def _on_refusal(self, address: str) -> None:
+        """Find the next master of a broker that answers as a slave does, and may be one now."""
+        broker, now = self._mastered_by(address), asyncio.get_running_loop().time()
+        if broker is not None and now >= self._doubted.get(broker, 0.0):
+            self._doubted[broker] = now + DOUBT_INTERVAL_S
+            self._followed.add(broker)
+            self.tasks.spawn(self._follow(broker, address, DOUBT_S, lambda: False), f"follow {broker}")
+
+    def _mastered_by(self, address: str) -> str | None:
+        """Return the broker whose master has this address, unless its next master is being looked for."""
         broker = self.routes.broker_of(address)
-        if broker is None or broker in self._followed or self._closed or not self._is_master(broker, address):
-            return
-        self._followed.add(broker)
-        self.tasks.spawn(self._follow(broker, address), f"follow {broker}")
+        if broker is None or broker in self._followed or self._closed:
+            return None
+        return broker if self.routes.brokers().get(broker, {}).get(MASTER_ID) == address else None
 
-    def _is_master(self, broker: str, address: str) -> bool:
-        return self.routes.brokers().get(broker, {}).get(MASTER_ID) == address
-
-    async def _follow(self, broker: str, lost: str) -> None:
+    async def _follow(self, broker: str, lost: str, for_s: float, is_back: Callable[[], bool]) -> None:
         """Refresh the routes of a broker until they name another master, or the old one is back.
 
-        Gives up after FOLLOW_S: the regular refresh goes on.
+        Gives up after `for_s`: the regular refresh goes on.
         """
         loop = asyncio.get_running_loop()
-        end, wait_s = loop.time() + FOLLOW_S, MASTER_PAUSE_S
+        end, wait_s = loop.time() + for_s, MASTER_PAUSE_S
         try:
             while loop.time() < end:
                 topics = self.routes.topics_of(broker)
                 await self._refresh_some(topics[:1])  # one topic tells about the broker
                 master = self.routes.brokers().get(broker, {}).get(MASTER_ID)
-                if master is not None and (master != lost or self.pool.open_connection(lost) is not None):
+                if master is not None and (master != lost or is_back()):
                     await self._refresh_some(topics[1:])
                     return
                 await asyncio.sleep(wait_s)
