@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,12 +17,13 @@ from skylark.broker.broker import Broker
 from skylark.controller.controller import Controller
 from skylark.controller.etcd import EtcdGateway, EtcdRegister
 from skylark.controller.register import Leader, NotLeading, RegisterUnavailable, StaleGroup
-from skylark.errors import BrokerError
+from skylark.errors import BrokerError, SettingsError
 from skylark.protocol.bodies import SyncStateSet
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.controller import AlterSyncStateSet, GetControllerMetadata, GetReplicaInfo
 from skylark.settings.controller import ControllerSettings, EtcdSettings, RegisterKind
 from tests.support.broker import BrokerClient, until
+from tests.support.certificates import make_files
 from tests.support.controller import FakeBroker
 from tests.support.etcd import EtcdServer, running_etcd, running_etcd_members
 from tests.support.replica_group import in_sync, is_master, running_replica, sync_set
@@ -163,6 +165,45 @@ async def controller(settings: EtcdSettings, name: str, directory: Path) -> Asyn
         yield made
     finally:
         await made.stop()
+
+
+async def test_an_etcd_with_tls_and_users(tmp_path: Path) -> None:
+    """Tokens do not survive its restart: the controller logs in again."""
+    certificates = make_files(tmp_path / "certificates")
+    secret = tmp_path / "etcd.password"
+    secret.touch(mode=0o600)
+    secret.write_text("open sesame\n")
+    with EtcdServer(tmp_path / "etcd", tls=certificates) as server:
+        server.add_user("skylark", "open sesame", "/skylark/")
+        right = EtcdSettings(
+            endpoints=server.url, prefix="/skylark/c/", timeout_ms=5000, trusted=certificates.authority,
+            user="skylark", password=f"@{secret}",
+        )  # fmt: skip
+        async with register(right, "a") as first:
+            await first.put(NAME, ONE)
+            server.kill()
+            server.start()
+            await until(lambda: first.is_leading)
+            await first.put(NAME, TWO)
+        for wrong, reason in (
+            (replace(right, user="", password=""), "user name is empty"),
+            (replace(right, password="guessed"), "invalid user ID or password"),
+            (replace(right, prefix="/others/"), "permission denied"),
+        ):
+            gateway = EtcdGateway(wrong)
+            with pytest.raises(RegisterUnavailable, match=reason) as refused:
+                await gateway.call("/v3/kv/range", {"key": encoded(wrong.prefix)})
+            await gateway.close()
+            assert "guessed" not in str(refused.value)
+        async with register(right, "b") as second:
+            assert second.groups == {NAME: TWO}
+    secret.chmod(0o644)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        EtcdGateway(right)
+
+
+def encoded(key: str) -> str:
+    return base64.b64encode(key.encode()).decode()
 
 
 async def test_brokers_go_on_at_another_controller(settings: EtcdSettings, tmp_path: Path) -> None:

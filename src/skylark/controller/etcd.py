@@ -4,6 +4,8 @@ The leader holds a key by a lease. The revision at which that key was created is
 write requires it: a controller that was paused past its lease cannot write, whatever it believes.
 """
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import contextlib
@@ -12,7 +14,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +22,11 @@ from skylark.controller.group import BrokerGroup, decode_group, encode_group
 from skylark.controller.register import Leader, NotLeading, RegisterUnavailable, StaleGroup
 from skylark.errors import SettingsError
 from skylark.settings.controller import EtcdSettings
+from skylark.settings.credentials import secret_text
 from skylark.tasks import Tasks
+
+if TYPE_CHECKING:
+    import httpx
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +34,9 @@ STEP_DOWN_BEFORE_S = 0.5
 """A leader stops this long before its lease can expire."""
 RENEWALS_PER_LEASE = 4
 WATCH_AGAIN_S = 1.0
-_STATUS_OK = 200
+_STATUS_OK, _STATUS_UNAUTHORIZED = 200, 401
+OLD_AUTH_STORE = "revision of auth store is old"
+"""In etcd's answer after a change of its users: the token is older."""
 
 
 def time_since_boot() -> float:
@@ -57,6 +65,9 @@ class EtcdGateway:
                 "etcd needs httpx; install skylarkmq[controller], or use controllerType=file",
             ) from None
         self._endpoints = settings.addresses
+        self._credentials = {"name": settings.user, "password": secret_text(settings.password)}
+        self._token: dict[str, str] = {}
+        """As a header; empty before the first request, and without users."""
         self._errors: tuple[type[Exception], ...] = (httpx.HTTPError, httpx.InvalidURL, ValueError)
         self._client: httpx.AsyncClient = httpx.AsyncClient(
             timeout=settings.timeout_ms / 1000, verify=_context(settings), trust_env=False
@@ -70,7 +81,7 @@ class EtcdGateway:
         failures = []
         for endpoint in list(self._endpoints):
             try:
-                reply = await self._client.post(endpoint + path, json=body)
+                reply = await self._post(endpoint, path, body)
                 if reply.status_code == _STATUS_OK:
                     answer: dict[str, Any] = reply.json()
                     return answer
@@ -80,12 +91,26 @@ class EtcdGateway:
             self._endpoints.append(self._endpoints.pop(0))
         raise RegisterUnavailable(f"etcd does not answer: {'; '.join(failures)}")
 
+    async def _post(self, endpoint: str, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        """Post with a token, and once more with a new one if etcd does not know it any more."""
+        if not self._credentials["name"]:
+            return await self._client.post(endpoint + path, json=body)
+        if self._token:
+            reply = await self._client.post(endpoint + path, json=body, headers=self._token)
+            if reply.status_code != _STATUS_UNAUTHORIZED and OLD_AUTH_STORE not in reply.text:
+                return reply
+        reply = await self._client.post(f"{endpoint}/v3/auth/authenticate", json=self._credentials)
+        if reply.status_code != _STATUS_OK:
+            return reply
+        self._token = {"Authorization": reply.json()["token"]}
+        return await self._client.post(endpoint + path, json=body, headers=self._token)
+
     async def watch(self, key: bytes, on_event: Callable[[], None]) -> None:
         """Call `on_event` for every change of a key, until the connection ends."""
         body = {"create_request": {"key": _base64(key)}}
         with contextlib.suppress(*self._errors):
             async with self._client.stream(
-                "POST", f"{self._endpoints[0]}/v3/watch", json=body, timeout=None
+                "POST", f"{self._endpoints[0]}/v3/watch", json=body, headers=self._token, timeout=None
             ) as reply:
                 async for line in reply.aiter_lines():
                     if "events" in json.loads(line or "{}").get("result", {}):

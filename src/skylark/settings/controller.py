@@ -27,6 +27,8 @@ class EtcdSettings:
     prefix: str = setting("/skylark/DefaultCluster/", "etcdPrefix")  # of all keys; one per set of controllers
     lease_s: int = setting(2, "etcdLeaseSeconds", 2, 60)  # another leads this long after a leader is gone
     timeout_ms: int = setting(1000, "etcdTimeout", 50)  # of one request
+    user: str = setting("", "etcdUser")  # empty: etcd has no users
+    password: str = setting("", "etcdPassword", secret=True)  # or @FILE
     trusted: Path | None = setting(None, "etcdTrustedCa")
     certificate: Path | None = setting(None, "etcdCertificate")
     key: Path | None = setting(None, "etcdKey")
@@ -37,6 +39,8 @@ class EtcdSettings:
             raise SettingsError("etcdPrefix", f"{self.prefix!r} does not end in /")
         if not self.addresses:
             raise SettingsError("etcdEndpoints", "missing; use http://host:2379, several separated by commas")
+        if self.user and not self.password:
+            raise SettingsError("etcdPassword", f"missing, but etcdUser is {self.user}; use @FILE")
 
     @property
     def addresses(self) -> list[str]:
