@@ -4,7 +4,7 @@ Broker, S3 server, the processes of the lake and the whole lake are killed with 
 The broker deletes its log as soon as it is archived. In the end every acknowledged message is in the table
 under its offset, once, with the CRC of its body, no offset is missing, and what the log still holds is equal.
 
-    python -m tests.pipelines.lake_proof --messages 20000000     # hours
+    python -m tests.pipelines.lake_proof --messages 20000000
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from skylark.pipelines.jobs.endpoints import parse_output
 from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
 from skylark.pipelines.lake_service.table_archiver import committed_offsets, open_table
 from skylark.pipelines.lake_service.verification import compare, table_sums
+from skylark.pipelines.offsets import Offsets
 from skylark.pipelines.options import SourceOptions, load
 from skylark.processes import PortReservation, Server
 from skylark.protocol.bodies import MessageQueue
@@ -47,7 +48,9 @@ SENDERS = 2
 ROWS_MAX = 10_000
 BODY_BYTES_MAX = 600
 FILLER = bytes(range(256)) * 4
-DELAY = "500ms"
+BACKLOG_MAX = 2_000_000
+TABLE_RULES = "delay: 500ms\n    batch: 32MB"
+"""Small batches: one that takes longer than the pause between two kills is never done."""
 CATCH_UP_S = 900.0
 SETTINGS: dict[str, str | int] = {
     "archiveGroup": GROUP,
@@ -101,6 +104,7 @@ class Ledger:
         self._parts: dict[MessageQueue, list[tuple[int, npt.NDArray[np.uint32]]]] = {}
         self.acknowledged = 0
         self.failed = 0
+        self.archived = 0
 
     def note(self, sent: SentRows, crcs: npt.NDArray[np.uint32]) -> None:
         with self._lock:
@@ -132,21 +136,28 @@ def table_name(topic: str) -> str:
     return "large" if topic.endswith("_0") else "small"
 
 
-def send_all(namesrv: str, topics: Sequence[str], count: int, ledger: Ledger, seed: int) -> None:
-    """Send tables of random sizes to random topics, from two threads."""
+def send_all(
+    namesrv: str, topics: Sequence[str], count: int, ledger: Ledger, seed: int, deadline: float
+) -> None:
+    """Send tables of random sizes to random topics, from two threads, until the deadline at most."""
     with Producer(namesrv=namesrv, group="proof") as producer, ThreadPoolExecutor(SENDERS) as pool:
         shares = [count // SENDERS + (number < count % SENDERS) for number in range(SENDERS)]
         for each in [
-            pool.submit(send_share, producer, topics, share, ledger, seed + number)
+            pool.submit(send_share, producer, topics, share, ledger, seed + number, deadline)
             for number, share in enumerate(shares)
         ]:
             each.result()
 
 
-def send_share(producer: Producer, topics: Sequence[str], count: int, ledger: Ledger, seed: int) -> None:
-    """Messages that fail are counted and left out of the ledger."""
+def send_share(
+    producer: Producer, topics: Sequence[str], count: int, ledger: Ledger, seed: int, deadline: float
+) -> None:
+    """Messages that fail are counted and left out of the ledger. The lake is never far behind."""
     chance, left = random.Random(seed), count
-    while left:
+    while left and time.monotonic() < deadline:
+        if ledger.acknowledged - ledger.archived > BACKLOG_MAX:
+            time.sleep(0.1)
+            continue
         rows = min(left, chance.randint(1, ROWS_MAX))
         bodies = [
             b"%d " % number + FILLER[: chance.randrange(BODY_BYTES_MAX)]
@@ -162,6 +173,17 @@ def send_share(producer: Producer, topics: Sequence[str], count: int, ledger: Le
         except RocketMQError:
             ledger.lose(rows)
             time.sleep(0.2)  # the broker is away
+
+
+def watch(stop: threading.Event, rules: LakeRules, ledger: Ledger) -> None:
+    """Keep up with what the tables hold, as well as they can be read meanwhile."""
+    while not stop.wait(1.0):
+        with contextlib.suppress(Exception):  # the store is away, and its library has errors of its own
+            ledger.archived = sum(sum(held_offsets(table, rules).values()) for table in rules.tables)
+
+
+def held_offsets(table: LakeTable, rules: LakeRules) -> Offsets:
+    return committed_offsets(open_table(table), rules.group)[0]
 
 
 def torment(
@@ -207,7 +229,14 @@ def faults_of(rules: LakeRules, ledger: Ledger, wire: ClusterClient) -> tuple[li
 
 
 def prove(
-    home: Path, *, messages: int, topics: int, pause_s: float, seed: int, master: str | None = None
+    home: Path,
+    *,
+    messages: int,
+    topics: int,
+    pause_s: float,
+    seed: int,
+    minutes: float = 60,
+    master: str | None = None,
 ) -> dict[str, object]:
     """Run the whole; returns what happened. `faults` is empty if everything was as promised."""
     names = [f"proof_{number}" for number in range(topics)]
@@ -221,8 +250,8 @@ def prove(
         rules_file = home / "lake.yml"
         rules_file.write_text(
             f"namesrv: {cluster.namesrv}\ngroup: {GROUP}\ntables:\n"
-            f"  - to: delta:s3://{BUCKET}/large\n    delay: {DELAY}\n    maintain: 10s\n"
-            f"  - to: delta:s3://{BUCKET}/small\n    delay: {DELAY}\n    partition: dt\n"
+            f"  - to: delta:s3://{BUCKET}/large\n    {TABLE_RULES}\n    maintain: 10s\n"
+            f"  - to: delta:s3://{BUCKET}/small\n    {TABLE_RULES}\n    partition: dt\n"
         )
         lake = LakeProcess(home / "lake", rules_file, dict(os.environ), master)
         rules = LakeRules(
@@ -251,19 +280,21 @@ def prove(
         with lake:
             victims = [again(cluster.servers), again(store), again(lake), kill_worker]
             killer = threading.Thread(target=torment, args=(stop, chance, victims, pause_s, counts))
+            watcher = threading.Thread(target=watch, args=(stop, rules, ledger))
             killer.start()
+            watcher.start()
             try:
-                send_all(cluster.namesrv, names, messages, ledger, seed)
+                send_all(cluster.namesrv, names, messages, ledger, seed, started + minutes * 60)
             finally:
                 stop.set()
                 killer.join()
+                watcher.join()
             seconds = time.monotonic() - started
             wait_until_complete(cluster, rules, names)
         faults, rows, in_log = faults_of(rules, ledger, cluster.wire)
         queues = [queue for name in names for queue in cluster.wire.queues(name)]
         deleted = sum(cluster.wire.min_offsets(queues).values())
     return {
-        "messages": messages,
         "acknowledged": ledger.acknowledged,
         "unacknowledged": ledger.failed,
         "rows": rows,
@@ -280,11 +311,7 @@ def wait_until_complete(cluster: PipelineCluster, rules: LakeRules, names: Seque
     deadline = time.monotonic() + CATCH_UP_S
     while True:
         ends = cluster.wire.max_offsets([queue for name in names for queue in cluster.wire.queues(name)])
-        held = {
-            queue: at
-            for table in rules.tables
-            for queue, at in committed_offsets(open_table(table), rules.group)[0].items()
-        }
+        held = {queue: at for table in rules.tables for queue, at in held_offsets(table, rules).items()}
         if all(held.get(queue, 0) == end for queue, end in ends.items()):
             return
         assert time.monotonic() < deadline, "the lake does not catch up"
@@ -297,6 +324,7 @@ def main() -> None:
     )
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--topics", type=int, default=12)
+    parser.add_argument("--minutes", type=float, default=60, help="End sending then, at the latest.")
     parser.add_argument("--pause", type=float, default=5.0, help="Mean seconds between two kills.")
     parser.add_argument("--master", help="Write with the tasks of Spark.")
     parser.add_argument("--seed", type=int, default=round(time.time()))
@@ -308,6 +336,7 @@ def main() -> None:
             topics=given.topics,
             pause_s=given.pause,
             seed=given.seed,
+            minutes=given.minutes,
             master=given.master,
         )
     sys.stdout.write(json.dumps({"seed": given.seed, **report}, indent=2) + "\n")

@@ -82,6 +82,7 @@ def test_memory_limits_what_is_joined_at_once(log: Any) -> None:
     report = maintain(log, its_layout(log), UpkeepRules(memory_bytes=messages(0, 10).nbytes * 3 // 2), NOON)
     assert (report.joined, report.made) == (6, 3)
     assert len(rows(log)) == 60
+    assert small_files(log.files(), UpkeepRules().target_bytes) == []  # the next time reads none of them
 
 
 def test_an_orphan_goes_and_an_old_day_too(log: Any) -> None:

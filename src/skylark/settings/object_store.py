@@ -29,6 +29,12 @@ def is_uri(where: str) -> bool:
 def check_uri(name: str, uri: str) -> str:
     """Return the address without a slash at its end. Raises SettingsError, which never repeats a password."""
     parts = urlsplit(uri)
+    if parts.scheme == "hdfs":
+        raise SettingsError(
+            name,
+            "hdfs:// is not supported: its only client is Hadoop's, with a JVM in every process; mount it as "
+            "a directory, or use a store with S3's protocol, such as Ozone, with s3://",
+        )
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise SettingsError(name, f"unknown store {parts.scheme}://; use a directory, or {known}")

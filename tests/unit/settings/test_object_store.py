@@ -24,6 +24,7 @@ def test_addresses_lose_only_the_slash_at_their_end(uri: str) -> None:
     ("uri", "sentence"),
     [
         ("ftp://lake/raw", r"unknown store ftp://; use a directory, or s3://"),
+        ("hdfs://name:8020/raw", r"hdfs:// is not supported.*mount it as a directory"),
         ("s3://lake", r"invalid address 's3://lake'; use s3://BUCKET/PATH"),
         ("s3:///raw", r"use s3://BUCKET/PATH"),
         ("s3://key:hidden@lake/raw", r"give credentials by the environment or a profile"),

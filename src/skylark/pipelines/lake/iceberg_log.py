@@ -31,6 +31,7 @@ from skylark.pipelines.lake.location import open_files
 from skylark.pipelines.lake.parquet_files import DATE, STATISTICS_COLUMNS, TableFile
 from skylark.pipelines.lake.progress import CommitProgress
 from skylark.pipelines.lake.table_log import COMPACT_BYTES, BatchName, TableTotals
+from skylark.settings.object_store import client_settings
 
 DATA = "data"
 DAY_OF = "storeTimestamp"
@@ -42,6 +43,14 @@ LAST_BATCH, LAST_PROGRESS = "skylark.batch.", "skylark.progress."
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 """pyiceberg would repeat a commit behind that of another writer, who may have committed the same batch."""
 ATTEMPTS_MAX = 5
+S3_SETTINGS = {
+    "s3.endpoint": "aws_endpoint",
+    "s3.region": "aws_region",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+}
+"""Properties of a catalog, and our names."""
 
 
 def parse_name(where: str) -> tuple[str, str]:
@@ -62,9 +71,15 @@ class IcebergLog:
     @cached_property
     def _catalog(self) -> Catalog:
         try:
-            return load_catalog(self._catalog_name)
+            catalog = load_catalog(self._catalog_name)
         except ValueError as error:
             raise SettingsError("to", f"cannot open the catalog {self._catalog_name!r}: {error}") from error
+        # pyiceberg does not read AWS_ENDPOINT_URL, AWS_REGION and profiles; what it is told goes before.
+        settings = client_settings("s3://")
+        for name, key in S3_SETTINGS.items():
+            if key in settings:
+                catalog.properties.setdefault(name, settings[key])
+        return catalog
 
     def _table(self) -> Table:
         return self._catalog.load_table(self._name)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +20,8 @@ from skylark.pipelines.schema import arrow_schema, table_columns
 TARGET_BYTES = 128 << 20
 MEMORY_BYTES = 256 << 20
 """Rows that are ordered at a time; a group of files may be smaller than the target because of it."""
+FULL = "full-"
+"""Begins the names of joined files with as many rows as are ordered at a time, however small they are."""
 ORDER = ("topic", "brokerName", "queueId", "queueOffset")
 VACUUM_HOURS = 7 * 24
 
@@ -66,8 +69,9 @@ def maintain(log: TableLog, layout: FileLayout, rules: UpkeepRules, now: datetim
     )
     if rules.keep_days is not None:
         report.expired = log.keep_days(rules.keep_days, now)
-    for files, rows in _groups(log, table_columns(columns), rules):
-        made = PartitionedFiles(log.written, f"joined-{uuid.uuid4().hex[:12]}", layout)
+    for files, rows, is_full in _groups(log, table_columns(columns), rules):
+        name = f"{FULL if is_full else 'joined-'}{uuid.uuid4().hex[:12]}"
+        made = PartitionedFiles(log.written, name, layout)
         for batch in _ordered(rows).to_batches():
             made.write(batch)
         done = made.finish()
@@ -83,7 +87,7 @@ def small_files(files: Sequence[TableFile], target_bytes: int) -> list[list[Tabl
     """The files of each partition that are worth joining, in the order of their messages. Pure."""
     parts: dict[tuple[tuple[str, str], ...], list[TableFile]] = {}
     for file in files:
-        if file.size < target_bytes // 2:
+        if file.size < target_bytes // 2 and not PurePosixPath(file.path).name.startswith(FULL):
             parts.setdefault(tuple(sorted(file.partition.items())), []).append(file)
     return [
         sorted(found, key=lambda file: str(file.minima.get("storeTimestamp", "")))
@@ -94,8 +98,8 @@ def small_files(files: Sequence[TableFile], target_bytes: int) -> list[list[Tabl
 
 def _groups(
     log: TableLog, schema: pa.Schema, rules: UpkeepRules
-) -> Iterator[tuple[list[TableFile], pa.Table]]:
-    """Files that become one, with their rows; at most `memory_bytes` and one file more."""
+) -> Iterator[tuple[list[TableFile], pa.Table, bool]]:
+    """Files that become one, with their rows, and whether more did not fit: `memory_bytes` and one file."""
     for files in small_files(log.files(), rules.target_bytes):
         taken: list[TableFile] = []
         batches: list[pa.RecordBatch] = []
@@ -105,10 +109,10 @@ def _groups(
             is_full = sum(each.size for each in taken) >= rules.target_bytes
             if is_full or sum(batch.nbytes for batch in batches) >= rules.memory_bytes:
                 if len(taken) > 1:
-                    yield taken, pa.Table.from_batches(batches, schema)
+                    yield taken, pa.Table.from_batches(batches, schema), True
                 taken, batches = [], []
         if len(taken) > 1:
-            yield taken, pa.Table.from_batches(batches, schema)
+            yield taken, pa.Table.from_batches(batches, schema), False
 
 
 def _ordered(rows: pa.Table) -> pa.Table:
