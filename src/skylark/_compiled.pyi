@@ -1,28 +1,34 @@
 """The compiled module, if there is one: `_compiled.c`."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
-from skylark.store.append_result import AppendedRecord
+from skylark.store.append_result import AppendedBatch, AppendedRecord
 from skylark.store.consume_queue import ConsumeQueue
+
+EDITION: int
+"""Of the functions below: a broker does not use a module that was compiled from another one."""
 
 def lay_out_sends(
     buffer: bytes | bytearray | memoryview,
-    places: dict[bytes, ConsumeQueue],
+    places: dict[bytes, tuple[ConsumeQueue, bytes, int, int]],
+    senders: dict[bytes, bytes] | None,
     position: int,
     limit: int,
     timestamp: int,
     header_bytes_max: int,
     body_bytes_max: int,
-    born_host: bytes,
-    store_host: bytes,
-    added: bytes,
+    born_host: int,
+    store_host: int,
+    constants: tuple[bytes, ...],
     record: type[AppendedRecord],
-    crc32: Callable[[Any], int],
-    reply_parts: tuple[bytes, bytes, bytes, bytes, bytes, bytes],
+    batch: type[AppendedBatch],
     /,
-) -> tuple[int, int, bytearray, bytes, list[AppendedRecord]]:
-    """Return the end of the frames that were taken, the end of the log, records, replies and results."""
+) -> tuple[int, int, int, bytearray, bytes, list[Sequence[AppendedRecord]]]:
+    """Return end and number of the frames that were taken, the end of the log, records, replies and results.
+
+    `constants` are the properties that the broker adds, the addresses of three functions (CRC-32, update and
+    end of SHA-1), and the six parts of a reply.
+    """
 
 def unique_key_hashes(topic_hashes: list[int], texts: list[bytes], /) -> list[int] | None:
     """Return the index hash of each message's unique key; None if one has other keys, or no plain one."""

@@ -211,8 +211,8 @@ def test_a_run_is_indexed_as_its_messages_are(
 def as_run(entries: list[Entry]) -> AppendedBatch:
     """The same messages as a batch brings them."""
     queue, count = cast("ConsumeQueue", entries[0].queue), len(entries)
-    run = AppendedBatch(queue, entries[0].store_timestamp, 0, [b""] * count, entries[0].properties, [], b"")
-    run.place(entries[0].physical_offset, 0, [100] * count)
+    run = AppendedBatch(queue, entries[0].store_timestamp, 0, [b""] * count, entries[0].properties)
+    run.place(entries[0].physical_offset, 0, [100] * count, [0] * count)
     return run
 
 

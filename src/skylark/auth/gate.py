@@ -80,6 +80,10 @@ def _limit(table: dict[str, Any]) -> None:
         table.pop(next(iter(table)))
 
 
+Right = tuple[int, str | None, str | None]
+"""A hot request and the values of its HOT_FIELDS."""
+
+
 class _Pass:
     """What a connection remembers about a user, valid for one version of users and ACLs."""
 
@@ -92,7 +96,7 @@ class _Pass:
         self.key = key
         self.version = version
         self.signed_until = 0.0
-        self.allowed: set[tuple[int, str | None, str | None]] = set()
+        self.allowed: set[Right] = set()
         self.sent_to: set[str] = set()
         """Topics of sends with short field names."""
 
@@ -179,17 +183,18 @@ class Gate:
         if self._signed_s:
             found.signed_until = self.clock.monotonic() + self._signed_s
         if name not in visitor.passes and len(visitor.passes) >= PASSES_MAX:
-            visitor.passes.clear()
+            visitor.forget()
         visitor.passes[name] = found
         return found
 
     def authorize(self, command: RemotingCommand, passed: _Pass | None, visitor: Visitor) -> None:
         """Check what a user may. Raises NoPermission."""
-        if not self._authorizes or command.code in self._unrestricted_codes:
-            return
+        is_restricted = self._authorizes and command.code not in self._unrestricted_codes
         if passed is None:
-            raise self._refused(command, "anonymous", "username cannot be null.", visitor)
-        if passed.is_free:
+            if is_restricted:
+                raise self._refused(command, "anonymous", "username cannot be null.", visitor)
+            return
+        if not is_restricted and not passed.is_free:
             return
         hot = HOT_FIELDS.get(command.code)
         right = None
@@ -197,6 +202,12 @@ class Gate:
             right = (command.code, command.fields.get(hot[0]), command.fields.get(hot[1]))
             if right in passed.allowed:
                 return
+        if not passed.is_free:
+            self._check_rights(command, passed, visitor)
+        if right is not None:
+            visitor.remember(passed, right)
+
+    def _check_rights(self, command: RemotingCommand, passed: _Pass, visitor: Visitor) -> None:
         try:
             accesses = needed_accesses(command, self._cluster)
         except RemoteProtocolError:
@@ -209,13 +220,6 @@ class Gate:
         refusal = self._denied(passed.user.name, accesses, visitor.host)
         if refusal is not None:
             raise self._refused(command, "rights", refusal, visitor, accesses)
-        if right is not None:
-            if len(passed.allowed) >= ALLOWED_MAX:
-                passed.allowed.clear()
-                passed.sent_to.clear()
-            passed.allowed.add(right)
-            if command.code in SHORT_SENDS:
-                passed.sent_to.add(command.fields["b"])
 
     def _denied(self, name: str, accesses: list[NeededAccess], host: str) -> str | None:
         """Return the remark of a refusal; None if all accesses are allowed."""
@@ -287,7 +291,7 @@ class Gate:
 class Visitor:
     """A connection at the gate."""
 
-    __slots__ = ("_gate", "address", "host", "passes")
+    __slots__ = ("_gate", "_senders", "_senders_version", "address", "host", "passes")
 
     def __init__(self, gate: Gate, host: str, address: str) -> None:
         self.host = host
@@ -295,6 +299,40 @@ class Visitor:
         self.passes: dict[str, _Pass] = {}
         """What is remembered, by access key. Failures are not."""
         self._gate = gate
+        self._senders: dict[bytes, bytes] = {}
+        self._senders_version = -1
+
+    def remember(self, passed: _Pass, right: Right) -> None:
+        """Remember what a user may do."""
+        if len(passed.allowed) >= ALLOWED_MAX:
+            passed.allowed.clear()
+            passed.sent_to.clear()
+            self._senders.clear()
+        passed.allowed.add(right)
+        code, topic_name, _ = right
+        if code in SHORT_SENDS and topic_name is not None:
+            passed.sent_to.add(topic_name)
+            if passed.key.states is not None:
+                self.senders()[f"{passed.user.name}\n{topic_name}".encode(errors="replace")] = (
+                    passed.key.states
+                )
+
+    def forget(self) -> None:
+        self.passes.clear()
+        self._senders.clear()
+
+    def senders(self) -> dict[bytes, bytes]:
+        """Return whose sends are allowed if they are signed: `SigningKey.states` by access key and topic.
+
+        The compiled module checks these signatures; all other requests are for `admits` and `refusal`.
+        """
+        gate = self._gate
+        if gate.audit_all:
+            return {}
+        if self._senders_version != gate.store.version:
+            self._senders_version = gate.store.version
+            self._senders.clear()
+        return self._senders
 
     def refusal(self, command: RemotingCommand) -> RemotingCommand | None:
         """Return the reply to a request that is refused, None for one that is admitted."""
@@ -305,9 +343,7 @@ class Visitor:
             hot = HOT_FIELDS.get(command.code)
             if (
                 hot is not None
-                and (
-                    passed.is_free or (command.code, fields.get(hot[0]), fields.get(hot[1])) in passed.allowed
-                )
+                and (command.code, fields.get(hot[0]), fields.get(hot[1])) in passed.allowed
                 and is_signed(fields, command.body, passed.key, command.version)
             ):
                 return None
@@ -326,7 +362,7 @@ class Visitor:
             passed.key
             if (passed := passes.get(send.access_key)) is not None
             and passed.version == version
-            and (passed.is_free or send.topic in passed.sent_to)
+            and send.topic in passed.sent_to
             else None
             for send in [command.request for command in commands]
         ]

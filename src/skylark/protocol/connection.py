@@ -159,7 +159,7 @@ class Connection(Generic[W]):
             self.failure = error
             position = len(buffer)
         if self.admits is not None:
-            self._check_sends(buffer, commands, self.admits)
+            self._check_sends(buffer, taken, commands, self.admits)
         if position < len(buffer) and self.failure is None:
             self._partial = bytearray(memoryview(buffer)[position:])
         return commands
@@ -239,6 +239,7 @@ class Connection(Generic[W]):
     def _check_sends(
         self,
         buffer: bytes | bytearray,
+        start: int,
         commands: list[Command],
         admits: Callable[[list[TypedCommand[Any]]], list[bool]],
     ) -> None:
@@ -252,7 +253,7 @@ class Connection(Generic[W]):
         # Rare enough to decode the whole read again.
         general: list[Command] = []
         try:
-            self._decode_frames(buffer, general, {})
+            self._decode_frames(buffer, general, {}, start)
         except RemoteProtocolError as error:
             self.failure = error
         refused = {id(send) for send, is_admitted in zip(sends, verdicts, strict=True) if not is_admitted}

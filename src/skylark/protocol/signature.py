@@ -6,6 +6,8 @@ signature shows who made a request, not that it is new. Only TLS protects reques
 
 from __future__ import annotations
 
+import _hashlib
+import ctypes
 import hashlib
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +36,21 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 SIGNED_QUERY_VERSION = 399
 """Clients up to this version (4.9.3) add `_UNIQUE_KEY_QUERY` after they signed."""
 
+
+def _libcrypto() -> ctypes.CDLL | None:
+    """Return the library of `hashlib`, None if it is linked in another way."""
+    try:
+        library = ctypes.CDLL(_hashlib.__file__)
+        if not (library.SHA1_Init and library.SHA1_Update and library.SHA1_Final):
+            return None
+    except (AttributeError, OSError):
+        return None
+    return library
+
+
+LIBCRYPTO = _libcrypto()
+"""For compiled code: a copy of an object of `hashlib` costs more than a short hash."""
+_STATE_BYTES = 96  # SHA_CTX
 _BLOCK_BYTES = 64
 _INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
@@ -43,10 +60,12 @@ _ORDERS_MAX = 128
 class SigningKey:
     """The two SHA-1 states of a secret: a signature costs two short hashes more than its content."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_inner", "_outer", "states")
 
     def __init__(self, secret: str) -> None:
         """Raises SettingsError on systems whose policy forbids SHA-1 (FIPS)."""
+        self.states: bytes | None = None
+        """The two states as compiled code needs them; None if they cannot be had."""
         key = secret.encode()
         try:
             if len(key) > _BLOCK_BYTES:
@@ -54,6 +73,10 @@ class SigningKey:
             key = key.ljust(_BLOCK_BYTES, b"\0")
             self._inner = hashlib.sha1(key.translate(_INNER_PAD))  # noqa: S324
             self._outer = hashlib.sha1(key.translate(_OUTER_PAD))  # noqa: S324
+            if LIBCRYPTO is not None:
+                self.states = b"".join(
+                    _state(LIBCRYPTO, key.translate(pad)) for pad in (_INNER_PAD, _OUTER_PAD)
+                )
         except ValueError as error:
             raise SettingsError(
                 "secret_key", f"requests cannot be signed: this system forbids SHA-1 ({error})"
@@ -62,7 +85,7 @@ class SigningKey:
     def after(self, content: bytes) -> SigningKey:
         """Return a key for the contents that begin with these bytes."""
         key = SigningKey.__new__(SigningKey)
-        key._inner, key._outer = self._inner.copy(), self._outer
+        key._inner, key._outer, key.states = self._inner.copy(), self._outer, None
         key._inner.update(content)
         return key
 
@@ -84,6 +107,14 @@ class SigningKey:
         outer = self._outer.copy()
         outer.update(inner.digest())
         return compare_digest(outer.digest(), signature)
+
+
+def _state(library: ctypes.CDLL, block: bytes) -> bytes:
+    """Return the state of SHA-1 behind a block."""
+    state = ctypes.create_string_buffer(_STATE_BYTES)
+    library.SHA1_Init(state)
+    library.SHA1_Update(state, block, ctypes.c_size_t(len(block)))
+    return state.raw
 
 
 def signed_text(fields: Mapping[str, str]) -> bytes:

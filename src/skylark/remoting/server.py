@@ -206,6 +206,9 @@ class GateVisitor(Protocol):
     def admits(self, commands: list[TypedCommand[SignedSend]]) -> list[bool]:
         """Return which sends are certainly allowed; `refusal` decides about all others."""
 
+    def senders(self) -> dict[bytes, bytes]:
+        """Return whose sends are allowed if they are signed: `SigningKey.states` by access key and topic."""
+
     def refusal(self, command: RemotingCommand) -> RemotingCommand | None:
         """Return the reply to a request that is refused, None for one that is admitted."""
 
@@ -224,8 +227,9 @@ class ServerGate(Protocol):
 
 
 BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
-TakeFrames = Callable[["Peer", bytes | bytearray], tuple[int, int]]
-"""Handles the first frames of a buffer, as many as it can, undecoded; returns their end and their number."""
+TakeFrames = Callable[["Peer", bytes | bytearray, dict[bytes, bytes] | None], tuple[int, int]]
+"""Handles the first frames of a buffer, as many as it can, undecoded; returns their end and their number.
+With `GateVisitor.senders` only those that they have signed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,8 +285,7 @@ class Peer(Link):
         self._taken = 0  # frames of the current read that were handled undecoded
         taking = [route.take_frames for route in routes.values() if isinstance(route, BatchRoute)]
         self._take: TakeFrames | None = next(filter(None, taking), None)
-        if self._take is not None and server.gate is None:
-            self._codec.take_frames = self._take_frames
+        self._visitor: GateVisitor | None = None
         self._early_bytes = EARLY_BYTES
         self.host = ""
         self.packed_host = b""
@@ -339,9 +342,11 @@ class Peer(Link):
         self.address = join_address(self.host, port)
         self.packed_host = pack_host(self.host, port)
         if self._server.gate is not None:
-            visitor = self._server.gate.visitor(self.host, self.address)
+            self._visitor = visitor = self._server.gate.visitor(self.host, self.address)
             self._codec.admits = visitor.admits
             self._receive = partial(self._admitted, visitor)
+        if self._take is not None:
+            self._codec.take_frames = self._take_frames
         self._server.add(self)
 
     def secure(self, transport: asyncio.Transport) -> None:
@@ -408,11 +413,14 @@ class Peer(Link):
         """Handle the first frames that need no decoding; return their end. Replies leave after the read."""
         if self._server.rate is not None or self._waiting or not self.is_writable:
             return 0
+        senders = None if self._visitor is None else self._visitor.senders()
+        if senders is not None and not senders:
+            return 0
         assert self._take is not None
         self.active_at = self._loop.time()
         self._gathering = True
         try:
-            taken_bytes, self._taken = self._take(self, buffer)
+            taken_bytes, self._taken = self._take(self, buffer, senders)
         finally:
             self._gathering = False
         return taken_bytes

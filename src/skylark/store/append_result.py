@@ -62,8 +62,8 @@ class AppendedBatch(Sequence[AppendedRecord]):
     """Consecutive records of one queue, made from a client's batch: published at once, split on demand."""
 
     __slots__ = (
-        "_codes", "_sizes", "_text", "end", "first_offset", "physical_offsets", "queue", "shared",
-        "store_timestamp", "sys_flag", "texts",
+        "end", "entries", "first_offset", "physical_offsets", "queue", "shared", "store_timestamp",
+        "sys_flag", "texts",
     )  # fmt: skip
 
     def __init__(
@@ -73,33 +73,34 @@ class AppendedBatch(Sequence[AppendedRecord]):
         sys_flag: int,
         texts: Sequence[bytes],
         shared: bytes,
-        codes: list[int],
-        text: bytes,
+        first_offset: int = 0,
+        physical_offsets: list[int] | None = None,
+        entries: bytes = b"",
+        end: int = 0,
     ) -> None:
-        """A record's properties are its own text followed by `shared`; `text` is all own texts joined."""
+        """A record's properties are its own text followed by `shared`. Without a position, call `place`."""
         self.queue = queue
         self.store_timestamp = store_timestamp
         self.sys_flag = sys_flag
         self.texts = texts
         self.shared = shared
-        self._codes = codes
-        self._text = text
+        self.first_offset = first_offset
+        self.physical_offsets = physical_offsets or []
+        self.entries = entries
+        self.end = end
 
-    def place(self, physical_offset: int, queue_offset: int, sizes: list[int]) -> None:
+    def place(self, physical_offset: int, queue_offset: int, sizes: list[int], codes: list[int]) -> None:
         """Set the position of the records in log and queue."""
+        count = len(sizes)
         self.first_offset = queue_offset
-        self._sizes = sizes
-        self.physical_offsets = list(accumulate(sizes, initial=physical_offset))
-        self.end = self.physical_offsets.pop()
-
-    @property
-    def entries(self) -> bytes:
-        count = len(self._sizes)
+        self.physical_offsets = offsets = list(accumulate(sizes, initial=physical_offset))
+        self.end = offsets.pop()
         if count > _PACKED_MAX:
-            return b"".join(map(ENTRY.pack, self.physical_offsets, self._sizes, self._codes))
+            self.entries = b"".join(map(ENTRY.pack, offsets, sizes, codes))
+            return
         fields = [0, 0, 0] * count
-        fields[0::3], fields[1::3], fields[2::3] = self.physical_offsets, self._sizes, self._codes
-        return _packed_entries(count)(*fields)
+        fields[0::3], fields[1::3], fields[2::3] = offsets, sizes, codes
+        self.entries = _packed_entries(count)(*fields)
 
     @property
     def properties(self) -> list[bytes]:
@@ -108,7 +109,7 @@ class AppendedBatch(Sequence[AppendedRecord]):
     @property
     def only_key(self) -> bytes | None:
         """The unique key that all records share, if they have no other keys; else None."""
-        if _KEYS_NAME in self.shared or _KEYS_NAME in self._text:
+        if _KEYS_NAME in self.shared or _KEYS_NAME in b"".join(self.texts):
             return None
         return find_unique_key(self.shared)  # the last duplicate wins: it hides their own unique keys
 
@@ -123,9 +124,10 @@ class AppendedBatch(Sequence[AppendedRecord]):
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         number = range(len(self))[index]
+        physical_offset, size, code = ENTRY.unpack_from(self.entries, number * ENTRY.size)
         return AppendedRecord(
-            self.queue, self.first_offset + number, self.physical_offsets[number], self._sizes[number],
-            self._codes[number], self.store_timestamp, self.sys_flag, self.texts[number] + self.shared,
+            self.queue, self.first_offset + number, physical_offset, size, code, self.store_timestamp,
+            self.sys_flag, self.texts[number] + self.shared,
         )  # fmt: skip
 
 
@@ -139,11 +141,14 @@ class LaidOut(NamedTuple):
 
     consumed: int
     """Bytes of the buffer that they were made of."""
+    frames: int
+    """Requests that they were made of."""
     end: int
     """End of the log behind them."""
     data: bytearray
     replies: bytes
-    results: list[AppendedRecord]
+    results: list[Sequence[AppendedRecord]]
+    """Lists of single messages, and batches."""
 
 
 LayOut = Callable[[int, int, int], LaidOut]
@@ -165,11 +170,17 @@ NUL_REFUSED = Refused(
 )
 
 
-def release_queue_offsets(placed: Sequence[PutResult | AppendedBatch | list[Refused]]) -> None:
+Placed = Sequence[PutResult | Sequence[PutResult]]
+"""Results of an append in their order: of single messages, of several, of batches."""
+
+
+def release_queue_offsets(placed: Placed) -> None:
     """Return the queue offsets of records that were not written."""
     for result in reversed(placed):
         if isinstance(result, AppendedBatch):
             result.queue.next_offset = result.first_offset
+        elif isinstance(result, list):
+            release_queue_offsets(result)
         elif isinstance(result, AppendedRecord) and not result.sys_flag & NO_ENTRY_MASK:
             result.queue.next_offset = result.queue_offset
 

@@ -128,8 +128,9 @@ class BatchEncoder:
         if sys_flag & NO_BATCH_MASK or delay_level(message.properties) > 0:
             reason = "a batch cannot be a transaction, an inner batch or delayed; send messages one by one"
             return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
-        run = self._run(queue, timestamp, sys_flag, batch, message.properties)
-        records = RecordColumns(run, message, batch)
+        records = RecordColumns(
+            *self._run(queue, timestamp, sys_flag, batch, message.properties), message, batch
+        )
         if records.text_bytes_max > PROPERTIES_BYTES_MAX:
             reason = f"properties have {records.text_bytes_max} bytes, {PROPERTIES_BYTES_MAX} are allowed"
             return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
@@ -143,25 +144,29 @@ class BatchEncoder:
 
     def _run(
         self, queue: ConsumeQueue, timestamp: int, sys_flag: int, batch: BatchColumns, shared: bytes
-    ) -> AppendedBatch:
+    ) -> tuple[AppendedBatch, list[int]]:
+        """Return the batch without its position, and its tags codes."""
         texts = batch.properties
         code = common_code(batch, shared) if not queue.is_schedule and not self._with_crc else None
         if code is not None:
-            return AppendedBatch(queue, timestamp, sys_flag, texts, shared, [code] * len(texts), batch.text)
+            return AppendedBatch(queue, timestamp, sys_flag, texts, shared), [code] * len(texts)
         texts = [terminated(text) + shared for text in texts]
         if queue.is_schedule:
             codes = [schedule_tags_code(text, timestamp, self._delays_ms) for text in texts]
         else:
             codes = [tags_code(text) for text in texts]
         texts = [with_crc_room(text) for text in texts] if self._with_crc else texts
-        return AppendedBatch(queue, timestamp, sys_flag, texts, b"", codes, b"".join(texts))
+        return AppendedBatch(queue, timestamp, sys_flag, texts, b""), codes
 
 
 class RecordColumns:
     """The records of a batch. Raises struct.error for numbers that are out of range."""
 
-    def __init__(self, run: AppendedBatch, message: PutMessage, batch: BatchColumns) -> None:
+    def __init__(
+        self, run: AppendedBatch, codes: list[int], message: PutMessage, batch: BatchColumns
+    ) -> None:
         self.run = run
+        self._codes = codes
         self._message = message
         self._batch = batch
         self._head = SHARED_HEADS[run.sys_flag & HOST_V6_MASK]
@@ -181,9 +186,10 @@ class RecordColumns:
             self.total_bytes = sum(self.sizes)
             self._is_alike = False
 
-    def parts(self, store_host: bytes) -> list[Part]:
-        """Return the records, once the batch has its position."""
+    def parts(self, physical_offset: int, store_host: bytes) -> list[Part]:
+        """Give the batch its position and return its records."""
         run, message = self.run, self._message
+        run.place(physical_offset, run.queue.next_offset, self.sizes, self._codes)
         middle = MIDDLES[run.sys_flag & HOST_V6_MASK].pack(
             run.sys_flag, message.born_timestamp, message.born_host, run.store_timestamp, store_host,
             message.reconsume_times, 0,

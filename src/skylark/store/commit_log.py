@@ -36,6 +36,7 @@ from skylark.store.append_result import (
     AppendedRecord,
     LaidOut,
     LayOut,
+    Placed,
     PutResult,
     PutStatus,
     Refused,
@@ -410,9 +411,8 @@ class CommitLog:
                 self.roll()
                 position = self.appended
             run = records.run
-            run.place(position, run.queue.next_offset, records.sizes)
             try:
-                parts += records.parts(self._store_host)
+                parts += records.parts(position, self._store_host)
             except struct.error as error:
                 placed.append([Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")])
                 continue
@@ -459,9 +459,7 @@ class CommitLog:
             return Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes, {most} are allowed")
         return None
 
-    def _write(
-        self, parts: list[Part], end: int, placed: Sequence[PutResult | AppendedBatch | list[Refused]]
-    ) -> None:
+    def _write(self, parts: list[Part], end: int, placed: Placed) -> None:
         """Write the batch, or release its queue offsets and raise DiskFull or OSError."""
         if not parts:
             return

@@ -330,8 +330,8 @@ class MessageStore:
             except OSError as error:
                 self._append_failed(error)
                 return None
-            if laid_out is not None:
-                self._accept(laid_out.results)
+            for each in laid_out.results if laid_out is not None else ():
+                self._accept(each)
         self._check_append_time(started)
         return laid_out
 

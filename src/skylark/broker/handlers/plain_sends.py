@@ -7,21 +7,41 @@ Without it, and for all other frames, `SendPath` does the same in Python.
 
 from __future__ import annotations
 
-from zlib_ng.zlib_ng import crc32
+import ctypes
+import struct
+
+import zlib_ng.zlib_ng
 
 from skylark.model.message import HOST_V4_BYTES, RETRY_TOPIC_PREFIX
 from skylark.protocol.command import LENGTH, LENGTH_BYTES, PREFIX, PREFIX_BYTES
 from skylark.protocol.frame_templates import SendReplies
-from skylark.store.append_result import AppendedRecord, LaidOut
+from skylark.protocol.signature import LIBCRYPTO
+from skylark.store.append_result import AppendedBatch, AppendedRecord, LaidOut
 from skylark.store.consume_queue import ConsumeQueue
+
+EDITION = 2
+"""That of `_compiled.c`. A module that `make setup` has not compiled anew is not used."""
 
 try:
     import skylark._compiled as _compiled  # noqa: PLR0402  `skylark` itself is above all parts
 except ImportError:  # not compiled
     is_compiled = False
 else:
-    is_compiled = True
+    is_compiled = getattr(_compiled, "EDITION", 1) == EDITION
 
+
+def _addresses() -> bytes | None:
+    """Addresses of CRC-32, and of the two functions of SHA-1, in the libraries that Python uses."""
+    try:
+        crc32 = ctypes.CDLL(zlib_ng.zlib_ng.__file__).zng_crc32
+        found = [crc32, *([] if LIBCRYPTO is None else [LIBCRYPTO.SHA1_Update, LIBCRYPTO.SHA1_Final])]
+    except (AttributeError, OSError):  # linked in another way
+        return None
+    addresses = [ctypes.cast(each, ctypes.c_void_p).value or 0 for each in found]
+    return struct.pack("3P", *addresses, *[0] * (3 - len(addresses)))
+
+
+_FUNCTIONS = _addresses()
 _SUCCESS = b'{"code":0'
 
 
@@ -32,17 +52,18 @@ class PlainSends:
         self, *, added: bytes, store_host: bytes, replies: SendReplies, header_bytes_max: int
     ) -> None:
         """`added` are the broker's properties of every message."""
-        self._added = added
-        self._store_host = store_host
-        self._reply_parts = replies.stored_parts()
+        assert _FUNCTIONS is not None
+        self._constants = (added, _FUNCTIONS, *replies.stored_parts())
+        self._store_host = int.from_bytes(store_host)
         self._header_bytes_max = header_bytes_max
-        self.places: dict[bytes, ConsumeQueue] = {}
-        """Queues whose messages need no checks, by topic and id."""
+        self.places: dict[bytes, tuple[ConsumeQueue, bytes, int, int]] = {}
+        """Queues whose messages need no checks, and what their records say of them, by topic and id."""
 
     @staticmethod
     def works_with(added: bytes, store_host: bytes) -> bool:
         return (
             is_compiled
+            and _FUNCTIONS is not None
             and len(store_host) == HOST_V4_BYTES
             and b"TAGS" not in added
             and b"UNIQ_KEY" not in added
@@ -51,17 +72,22 @@ class PlainSends:
     def note(self, queue: ConsumeQueue) -> None:
         """Take messages to this queue from now on, until `places` is cleared."""
         if not queue.is_schedule and not queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            self.places[b"%b/%d" % (queue.topic.encode(), queue.queue_id)] = queue
+            place = queue, queue.topic_part, queue.magic, queue.queue_id
+            self.places[b"%b/%d" % (queue.topic.encode(), queue.queue_id)] = place
 
     def lay_out(
-        self, buffer: bytes | bytearray, born_host: bytes, body_bytes_max: int,
-        position: int, limit: int, timestamp: int,
+        self, buffer: bytes | bytearray, senders: dict[bytes, bytes] | None, born_host: bytes,
+        body_bytes_max: int, position: int, limit: int, timestamp: int,
     ) -> LaidOut:  # fmt: skip
-        """Lay out the plain sends at the beginning of the buffer as records from `position` up to `limit`."""
+        """Lay out the plain sends at the beginning of the buffer as records from `position` up to `limit`.
+
+        `senders` are the states of `SigningKey` by access key and topic; None takes sends of everybody.
+        """
         return LaidOut(
             *_compiled.lay_out_sends(
-                buffer, self.places, position, limit, timestamp, self._header_bytes_max, body_bytes_max,
-                born_host, self._store_host, self._added, AppendedRecord, crc32, self._reply_parts,
+                buffer, self.places, senders, position, limit, timestamp, self._header_bytes_max,
+                body_bytes_max, int.from_bytes(born_host), self._store_host, self._constants, AppendedRecord,
+                AppendedBatch,
             )
         )  # fmt: skip
 

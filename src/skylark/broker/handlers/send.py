@@ -189,8 +189,12 @@ class SendPath:
         """Whether `take_plain` can do anything."""
         return self._plain is not None
 
-    def take_plain(self, peer: Peer, buffer: bytes | bytearray) -> tuple[int, int]:
+    def take_plain(
+        self, peer: Peer, buffer: bytes | bytearray, senders: dict[bytes, bytes] | None
+    ) -> tuple[int, int]:
         """Handle the plain sends at the beginning of a read; return their bytes and number.
+
+        Only those that `senders` have signed, if it is not None.
 
         Nothing is taken while sends are refused, and of a client that waits for each message to be on disk:
         its reply leaves by the flush thread (`_prepare_lone`).
@@ -205,32 +209,35 @@ class SendPath:
             or self._lacks_replicas
         ):
             return 0, 0
+        bytes_max = self._store.log.message_bytes_max
         laid_out = self._store.append_laid_out(
-            partial(plain.lay_out, buffer, peer.packed_host, self._store.log.message_bytes_max)
+            partial(plain.lay_out, buffer, senders, peer.packed_host, bytes_max)
         )
         if laid_out is None:
             return 0, 0
-        count = len(laid_out.results)
         if waits:
             self._answer_plain_when_stored(peer, laid_out)
         else:
             peer.write(laid_out.replies)
-            self._count_successes(RequestCode.SEND_MESSAGE_V2, peer.active_at, count)
-        self._stats.count_puts(laid_out.results)
+            for request, count in _requests(laid_out):
+                self._count_successes(request, peer.active_at, count)
+        for each in laid_out.results:
+            self._stats.count_puts(each)
         self._store.announce()
-        return laid_out.consumed, count
+        return laid_out.consumed, laid_out.frames
 
     def _answer_plain_when_stored(self, peer: Peer, laid_out: LaidOut) -> None:
-        since, count = peer.active_at, len(laid_out.results)
+        since = peer.active_at
 
         def answer(status: PutStatus) -> None:
-            self._waiting -= count
+            self._waiting -= laid_out.frames
             code = WAITING_STATUSES[status]
-            self._count(RequestCode.SEND_MESSAGE_V2, code, since, count)
+            for request, count in _requests(laid_out):
+                self._count(request, code, since, count)
             is_stored = code is ResponseCode.SUCCESS
             peer.write(laid_out.replies if is_stored else with_code(laid_out.replies, code))
 
-        self._waiting += count
+        self._waiting += laid_out.frames
         self._replication.when_stored(laid_out.end, answer)
 
     # --- Single messages ---
@@ -624,3 +631,13 @@ class SendPath:
             transaction_id=find_unique_key(envelope.properties),
             code=code,
         )
+
+
+def _requests(laid_out: LaidOut) -> list[tuple[RequestCode, int]]:
+    """Return the requests of plain sends, by code."""
+    batches = sum(type(each) is AppendedBatch for each in laid_out.results)
+    counts = {
+        RequestCode.SEND_MESSAGE_V2: laid_out.frames - batches,
+        RequestCode.SEND_BATCH_MESSAGE: batches,
+    }
+    return [(code, count) for code, count in counts.items() if count]
