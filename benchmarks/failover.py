@@ -1,9 +1,10 @@
 """How long a broker name is without a master: killed, handed over; and what an in-sync replica costs.
 
-    python -m benchmarks.failover [--kills 20] [--hand-overs 5] [--seconds 5]
+    python -m benchmarks.failover [--kills 20] [--hand-overs 5] [--seconds 5] [--peer apache]
 
-One name server, one controller and two replicas, each a process of its own, on this machine. Prints JSON:
-milliseconds from the kill, or between two acknowledged messages at a hand-over, to the next one.
+One name server, one controller and two replicas on this machine, each a process of its own, and one producer
+of Skylark. The peer is Apache's controller in its name server with its brokers. Prints JSON: milliseconds
+from the kill to the first SEND_OK of another broker, or between two of them at a hand-over.
 """
 
 from __future__ import annotations
@@ -15,20 +16,27 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
+from benchmarks.peers.apache import POM, ApacheBroker, ApacheController, MeasuredBroker
+from benchmarks.peers.java import fetch_jars
 from skylark.admin.admin import AsyncAdmin
 from skylark.client.producer.producer import AsyncProducer
 from skylark.errors import RocketMQError
-from skylark.model.message import Message
+from skylark.model.message import Message, format_host
+from skylark.model.message_id import parse_offset_message_id
 from skylark.processes import HOST, free_ports, python_command
 from skylark.settings.client import ClientSettings, ProducerSettings
 from skylark.torture.cluster import Process
 
 TOPIC = "failover"
+NAME = "broker-a"
+APACHE_HEAP_MB = 1024
 BODY = bytes(1024)
 SEND_TIMEOUT_MS = 1000
 PAUSE_S = 0.002
@@ -36,38 +44,103 @@ SETTLE_TIMEOUT_S = 60.0
 CONCURRENCY = 64
 
 
-class Cluster:
-    """The processes; `brokers` by port."""
+class Broker(Protocol):
+    """A process that is killed and started again."""
 
-    def __init__(self, directory: Path, replicas: int) -> None:
-        self.namesrv = f"{HOST}:{free_ports()}"
-        self._controller = f"{HOST}:{free_ports()}"
+    async def kill(self) -> None: ...
+
+    async def start(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where processes run: the address they listen on, and what their commands begin with."""
+
+    host: str = HOST
+    prefix: tuple[str, ...] = ()
+
+
+HERE = Machine()
+
+
+class Cluster:
+    """The processes of a group; brokers by address."""
+
+    namesrv: str
+    brokers: Mapping[str, Broker]
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        raise NotImplementedError
+
+    async def hand_over(self, admin: AsyncAdmin) -> None:
+        """Move the master to another replica, with as little harm as this cluster can."""
+        raise NotImplementedError
+
+    async def master(self, admin: AsyncAdmin, in_sync: int, *, other_than: str = "") -> str:
+        """The address of the master, once so many slaves are members of its set. Raises TimeoutError."""
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while True:
+                for address in self.brokers:
+                    if address == other_than:
+                        continue
+                    try:
+                        status = await admin.brokers.replication(address)
+                    except RocketMQError:
+                        continue
+                    if status.master and status.in_sync_slave_nums >= in_sync:
+                        return address
+                await asyncio.sleep(0.05)
+
+
+class SkylarkCluster(Cluster):
+    """A name server and a controller on one machine, the brokers on others, which may be the same."""
+
+    def __init__(self, directory: Path, brokers_on: Sequence[Machine], rest_on: Machine = HERE) -> None:
         self._directory = directory
+        self._hub = rest_on
+        self.namesrv = f"{rest_on.host}:{free_ports()}"
+        self._controller = f"{rest_on.host}:{free_ports()}"
         self._servers = [
-            self._process("namesrv", self.namesrv, {"kvConfigPath": str(directory / "kv.json")}),
+            self._process("namesrv", rest_on, self.namesrv, {"kvConfigPath": str(directory / "kv.json")}),
             self._process(
-                "controller", self._controller, {"controllerStorePath": str(directory / "controller")}
+                "controller",
+                rest_on,
+                self._controller,
+                {"controllerStorePath": str(directory / "controller")},
             ),
         ]
-        self.brokers = {port: self._broker(port) for port in (free_ports(-2, 1) for _ in range(replicas))}
+        ports = [free_ports(-2, 1) for _ in brokers_on]
+        self.brokers: dict[str, Process] = {
+            f"{machine.host}:{port}": self._broker(machine, port)
+            for machine, port in zip(brokers_on, ports, strict=True)
+        }
 
-    def _process(self, kind: str, address: str, settings: dict[str, str], *more: str) -> Process:
+    def _process(
+        self, kind: str, machine: Machine, address: str, settings: dict[str, str], *more: str
+    ) -> Process:
         port = int(address.rpartition(":")[2])
-        given = {"listenPort": str(port), "bindAddress": HOST, **settings}
+        given = {"listenPort": str(port), "bindAddress": machine.host, **settings}
         text = msgspec.json.encode(given).decode()
-        command = python_command("skylark.torture.server", kind, text, *more)
-        return Process(kind, command, self._directory / f"{kind}-{port}.log", port)
+        command = [*machine.prefix, *python_command("skylark.torture.server", kind, text, *more)]
+        log = self._directory / f"{kind}-{port}.log"
+        return Process(kind, command, log, port if machine.host == HOST else None)
 
-    def _broker(self, port: int) -> Process:
+    def _broker(self, machine: Machine, port: int) -> Process:
         settings = {
             "namesrvAddr": self.namesrv,
+            "brokerIP1": machine.host,
+            "brokerIP2": machine.host,
             "store.path": str(self._directory / str(port)),
             "enableControllerMode": "true",
             "controllerAddr": self._controller,
             "metricsPromExporterPort": "0",
             "mappedFileSizeCommitLog": str(64 << 20),
         }
-        return self._process("broker", f"{HOST}:{port}", settings, str(self._directory / f"{port}.disk"))
+        disk = str(self._directory / f"{port}.disk")
+        return self._process("broker", machine, f"{machine.host}:{port}", settings, disk)
 
     async def start(self) -> None:
         for process in (*self._servers, *self.brokers.values()):
@@ -77,44 +150,95 @@ class Cluster:
         for process in (*self.brokers.values(), *self._servers):
             await process.kill()
 
-    async def master(self, admin: AsyncAdmin, in_sync: int) -> int:
-        """The port of the master, once so many slaves are members of its set. Raises TimeoutError."""
-        async with asyncio.timeout(SETTLE_TIMEOUT_S):
-            while True:
-                for port in self.brokers:
-                    try:
-                        status = await admin.brokers.replication(f"{HOST}:{port}")
-                    except RocketMQError:
-                        continue
-                    if status.master and status.in_sync_slave_nums >= in_sync:
-                        return port
-                await asyncio.sleep(0.05)
+    async def hand_over(self, admin: AsyncAdmin) -> None:
+        await admin.brokers.hand_over(NAME)
+
+
+class ApacheProcess:
+    """A broker of Apache, started and ended in a thread."""
+
+    def __init__(self, server: ApacheBroker) -> None:
+        self._server = server
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._server.start)
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self._server.kill)
+
+
+class ApacheCluster(Cluster):
+    """Apache's controller inside its name server, and its brokers with the safe acknowledgements."""
+
+    def __init__(self, directory: Path, replicas: int) -> None:
+        classpath = fetch_jars(POM)
+        self._controller = ApacheController(classpath, directory / "controller")
+        self.namesrv = self._controller.address
+        servers = [
+            MeasuredBroker(
+                classpath, directory / f"home-{number}", directory / f"store-{number}",
+                name_server=self.namesrv, heap_mb=APACHE_HEAP_MB,
+                settings={
+                    "brokerId": -1, "brokerRole": "SLAVE", "enableControllerMode": "true",
+                    "allAckInSyncStateSet": "true", "controllerAddr": self._controller.controller,
+                    "mappedFileSizeCommitLog": 64 << 20,
+                },
+            )
+            for number in range(replicas)
+        ]  # fmt: skip
+        self.brokers: dict[str, ApacheProcess] = {each.address: ApacheProcess(each) for each in servers}
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._controller.start)
+        for broker in self.brokers.values():
+            await broker.start()
+
+    async def stop(self) -> None:
+        for broker in self.brokers.values():
+            await broker.kill()
+        await asyncio.to_thread(self._controller.kill)
+
+    async def hand_over(self, admin: AsyncAdmin) -> None:
+        """Apache's brokers cannot hand over: an election moves the master."""
+        replicas = (await admin.controllers.replicas(self._controller.controller, [NAME]))[NAME]
+        others = [each for each in replicas.in_sync_replicas if each.broker_id != replicas.master_broker_id]
+        cluster = ApacheBroker.cluster
+        await admin.controllers.elect(self._controller.controller, NAME, others[0].broker_id, cluster=cluster)
 
 
 class Load:
-    """Sends one message after the other, and notes when each was acknowledged."""
+    """Sends one message after the other, and notes when and by which broker it was answered with SEND_OK."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         self._producer = producer
-        self.acknowledged: list[float] = []
+        self.acknowledged: list[tuple[float, str]] = []
         self.failures = 0
 
     async def run(self) -> None:
         while True:
             try:
-                await self._producer.send(Message(TOPIC, BODY))
+                receipt = await self._producer.send(Message(TOPIC, BODY))
             except RocketMQError:
                 self.failures += 1
             else:
-                self.acknowledged.append(time.monotonic())
+                if receipt.is_ok:
+                    address, _ = parse_offset_message_id(receipt.offset_message_id)
+                    self.acknowledged.append((time.monotonic(), format_host(address)))
+                else:
+                    self.failures += 1
             await asyncio.sleep(PAUSE_S)
 
-    async def next_after(self, since: float) -> float:
-        """Seconds from a moment to the first acknowledgement after it."""
+    async def next_after(self, since: float, *, other_than: str = "") -> float:
+        """Seconds from a moment to the first acknowledgement after it, of another broker than this one."""
+        position = len(self.acknowledged)
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
-            while not self.acknowledged or self.acknowledged[-1] <= since:  # noqa: ASYNC110 (a measurement)
+            while True:
+                while position < len(self.acknowledged):
+                    at, broker = self.acknowledged[position]
+                    if at > since and broker != other_than:
+                        return at - since
+                    position += 1
                 await asyncio.sleep(0.001)
-        return next(at for at in self.acknowledged if at > since) - since
 
 
 def summary(times_s: list[float]) -> dict[str, float]:
@@ -126,11 +250,11 @@ def summary(times_s: list[float]) -> dict[str, float]:
 async def kill_masters(cluster: Cluster, admin: AsyncAdmin, load: Load, times: int) -> list[float]:
     found = []
     for _ in range(times):
-        port = await cluster.master(admin, 1)
-        process = cluster.brokers[port]
-        await process.kill()
-        # Counted from when the process is gone: no acknowledgement of it can come after that.
-        found.append(await load.next_after(time.monotonic()))
+        master = await cluster.master(admin, 1)
+        process = cluster.brokers[master]
+        killing, began = asyncio.ensure_future(process.kill()), time.monotonic()
+        found.append(await load.next_after(began, other_than=master))
+        await killing
         await process.start()
     return found
 
@@ -141,9 +265,9 @@ async def hand_over(cluster: Cluster, admin: AsyncAdmin, load: Load, times: int)
         await cluster.master(admin, 1)
         await asyncio.sleep(0.5)
         began = time.monotonic()
-        await admin.brokers.hand_over("broker-a")
+        await cluster.hand_over(admin)
         await asyncio.sleep(1.0)
-        times_s = [at for at in load.acknowledged if at >= began - 0.1]
+        times_s = [at for at, _ in load.acknowledged if at >= began - 0.1]
         found.append(max(after - before for before, after in itertools.pairwise(times_s)))
     return found
 
@@ -162,9 +286,9 @@ async def throughput(producer: AsyncProducer, seconds: float) -> float:
     return count / seconds
 
 
-async def with_cluster(directory: Path, replicas: int, options: argparse.Namespace) -> dict[str, Any]:
-    cluster = Cluster(directory, replicas)
-    client = ClientSettings(instance_name=f"bench-{replicas}")
+async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
+    replicas = len(cluster.brokers)
+    client = ClientSettings(instance_name=f"bench-{cluster.namesrv}")
     settings = ProducerSettings(retries=2, send_timeout_ms=SEND_TIMEOUT_MS)
     result: dict[str, Any] = {"replicas": replicas}
     try:
@@ -196,7 +320,12 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
     results = []
     for replicas in (1, 2):
         with tempfile.TemporaryDirectory() as directory:
-            results.append(await with_cluster(Path(directory), replicas, options))
+            cluster = (
+                ApacheCluster(Path(directory), replicas)
+                if options.peer == "apache"
+                else SkylarkCluster(Path(directory), [HERE] * replicas)
+            )
+            results.append(await with_cluster(cluster, options))
     share = results[1]["messages_per_s"] / results[0]["messages_per_s"]
     return {"alone": results[0], "two_replicas": results[1], "throughput_share": round(share, 2)}
 
@@ -206,6 +335,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--hand-overs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--peer", choices=["apache"], help="measure this cluster instead of Skylark's")
     print(json.dumps(asyncio.run(run(parser.parse_args())), indent=2))
 
 

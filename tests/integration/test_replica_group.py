@@ -17,6 +17,7 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import GetBrokerEpochCache, GetBrokerHaStatus, GetBrokerRuntimeInfo
 from skylark.protocol.requests.controller import ElectMaster
 from skylark.protocol.requests.offset import QueryConsumerOffset, UpdateConsumerOffset
+from skylark.protocol.requests.transaction import COMMIT, EndTransaction
 from skylark.store.epochs import EpochEntry, decode_epochs, encode_epochs
 from skylark.store.message_store import MessageStore
 from tests.support.broker import (
@@ -125,23 +126,31 @@ async def test_roles_change_back_and_forth_in_running_processes(tmp_path: Path) 
         assert [entry["epoch"] for entry in cache.epoch_list] == [1, 2, 3, 4, 5]
 
 
-async def test_offsets_delays_and_transactions_go_on_at_the_new_master(tmp_path: Path) -> None:
+async def test_offsets_delays_timers_and_transactions_go_on_at_the_new_master(tmp_path: Path) -> None:
     async with running_group(tmp_path) as (controller, first, second):
         await send_all(first, b"1", b"2")
         async with BrokerClient(first.address) as client:
             await client.heartbeat(consumer())
             await client.ask(UpdateConsumerOffset("CG", "T", 0, 2))
             await client.send("T", b"delayed", properties={"DELAY": "1"})
+            await client.send("T", b"timed", properties={"TIMER_DELAY_MS": "1000"})
+            half = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "K"}
+            prepared = await client.send("T", b"half", properties=half, sys_flag=4)
         await until(lambda: second.offsets.query("T", "CG", 0) == 2)
         await designate(controller, second)
         async with BrokerClient(second.address) as client:
             assert await client.ask(QueryConsumerOffset("CG", "T", 0)) == 2
+            end = EndTransaction(
+                "PG", prepared.queue_offset, int(prepared.msg_id[-16:], 16), COMMIT, msg_id="K"
+            )
+            await client.tell(end)
+            expected = {b"1", b"2", b"delayed", b"timed", b"half"}
 
-            async def is_delivered() -> bool:
-                return b"delayed" in await bodies_of(second)
+            async def is_complete() -> bool:
+                return set(await bodies_of(second)) == expected
 
-            await until(is_delivered)
-        assert (await bodies_of(second)).count(b"delayed") == 1
+            await until(is_complete)
+        assert sorted(await bodies_of(second)) == sorted(expected)  # each of them once
         assert not is_master(first)
 
 
