@@ -16,6 +16,7 @@ import json
 import statistics
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ SEND_TIMEOUT_MS = 1000
 PAUSE_S = 0.002
 SETTLE_TIMEOUT_S = 60.0
 CONCURRENCY = 64
+WARM_UP_S = 3.0
 
 
 class Broker(Protocol):
@@ -63,21 +65,21 @@ class Machine:
 HERE = Machine()
 
 
-class Cluster:
+class Cluster(ABC):
     """The processes of a group; brokers by address."""
 
     namesrv: str
     brokers: Mapping[str, Broker]
 
-    async def start(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def start(self) -> None: ...
 
-    async def stop(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def stop(self) -> None: ...
 
+    @abstractmethod
     async def hand_over(self, admin: AsyncAdmin) -> None:
         """Move the master to another replica, with as little harm as this cluster can."""
-        raise NotImplementedError
 
     async def master(self, admin: AsyncAdmin, in_sync: int, *, other_than: str = "") -> str:
         """The address of the master, once so many slaves are members of its set. Raises TimeoutError."""
@@ -100,7 +102,6 @@ class SkylarkCluster(Cluster):
 
     def __init__(self, directory: Path, brokers_on: Sequence[Machine], rest_on: Machine = HERE) -> None:
         self._directory = directory
-        self._hub = rest_on
         self.namesrv = f"{rest_on.host}:{free_ports()}"
         self._controller = f"{rest_on.host}:{free_ports()}"
         self._servers = [
@@ -272,18 +273,24 @@ async def hand_over(cluster: Cluster, admin: AsyncAdmin, load: Load, times: int)
     return found
 
 
-async def throughput(producer: AsyncProducer, seconds: float) -> float:
-    """Acknowledged messages per second with many senders."""
-    count, end = 0, time.monotonic() + seconds
+async def throughput(producer: AsyncProducer, seconds: float) -> dict[str, float]:
+    """Acknowledged messages per second with many senders, after some time to warm up."""
+    count = failures = 0
+    start = time.monotonic() + WARM_UP_S
+    end = start + seconds
 
     async def send() -> None:
-        nonlocal count
-        while time.monotonic() < end:
-            await producer.send(Message(TOPIC, BODY))
-            count += 1
+        nonlocal count, failures
+        while (now := time.monotonic()) < end:
+            try:
+                await producer.send(Message(TOPIC, BODY))
+            except RocketMQError:
+                failures += now >= start
+            else:
+                count += now >= start
 
     await asyncio.gather(*(send() for _ in range(CONCURRENCY)))
-    return count / seconds
+    return {"messages_per_s": round(count / seconds), "failures": failures}
 
 
 async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
@@ -300,7 +307,7 @@ async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[st
             async with AsyncProducer(
                 "P", namesrv=cluster.namesrv, settings=settings, client=client
             ) as producer:
-                result["messages_per_s"] = round(await throughput(producer, options.seconds))
+                result |= await throughput(producer, options.seconds)
                 if replicas > 1:
                     load = Load(producer)
                     sending = asyncio.ensure_future(load.run())

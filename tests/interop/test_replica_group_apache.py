@@ -13,8 +13,9 @@ import pytest
 from benchmarks.peers.apache import ApacheBroker, ApacheController
 from skylark.broker.broker import Broker
 from skylark.errors import RocketMQError
+from skylark.protocol.bodies import ReplicasInfo
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.requests.controller import ElectMaster
+from skylark.protocol.requests.controller import ElectMaster, GetSyncStateData
 from tests.interop.epoch_ha_recording import SETTINGS as APACHE_SETTINGS
 from tests.interop.mqadmin import admin_classpath
 from tests.support.broker import BrokerClient, until
@@ -167,3 +168,44 @@ async def test_apaches_slave_takes_the_place_of_our_master(
                 bodies = [bytes(each.body) for each in await client.pull_all("T")]
                 assert bodies == sent
                 assert_same_log(again.store, again.store)
+
+
+ROUNDS = 3
+
+
+async def test_a_mixed_group_of_three_stays_equal_while_the_master_moves_around(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    """Each of them, one of Apache's and two of ours, is elected several times under Apache's controller."""
+    name = "mixed-3"
+    async with (
+        running_apache(tmp_path / "apache", controller, name) as apache,
+        replica(tmp_path / "b", controller, name) as second,
+        replica(tmp_path / "c", controller, name) as third,
+        BrokerClient(controller.controller) as client,
+    ):
+
+        async def group() -> ReplicasInfo:
+            return (await client.ask(GetSyncStateData([name]))).replicas_info_table[name]
+
+        async def is_whole() -> bool:
+            return len((await group()).in_sync_replicas) == 3
+
+        sent: list[bytes] = []
+        brokers = {each.address: each for each in (apache, second, third)}
+        for turn in range(3 * ROUNDS):
+            await until(is_whole, timeout_s=JAVA_TIMEOUT_S)
+            found = await group()
+            assert found.master_address is not None
+            assert found.master_broker_id is not None
+            sent += await send_some(brokers[found.master_address], f"turn {turn}", 5)
+            following = found.master_broker_id % 3 + 1
+            await client.ask(ElectMaster("DefaultCluster", name, following, designate_elect=True))
+        await until(is_whole, timeout_s=JAVA_TIMEOUT_S)
+        await until(lambda: second.store.appended_offset == third.store.appended_offset)
+        async with BrokerClient(second.address) as reader:
+            bodies = [bytes(each.body) for each in await reader.pull_all("T")]
+        assert set(sent) <= set(bodies)
+        end = second.store.appended_offset
+        logs = [log_bytes(tmp_path / place, end) for place in ("apache/store", "b", "c")]
+        assert logs[0] == logs[1] == logs[2]
