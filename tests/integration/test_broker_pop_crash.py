@@ -12,8 +12,10 @@ import pytest
 
 from skylark.broker.broker import Broker
 from skylark.model import names
+from skylark.settings.broker import PopSettings, TimerSettings
 from tests.support.broker import GROUP, BrokerClient, running_broker, until
 from tests.support.popping import Popped, Popper, quick_pops
+from tests.support.store import unpack_golden
 
 TOPIC = "T"
 MESSAGES = 60
@@ -154,3 +156,39 @@ async def test_records_that_apache_left_in_the_revive_topic_are_honoured(tmp_pat
                 found += (await popper.pop(poll_ms=1000)).messages
         assert [each.body for each in found] == [b"a", b"c"]
         await until(lambda: broker.offsets.query(revive, names.REVIVE_GROUP, 5) == 1)
+
+
+MID_POP = {
+    **dict.fromkeys(map(b"m%d".__mod__, (1, 4, 6, 8, 9, 11, 12, 13, 14, 16, 18, 20, 22)), 1),
+    **dict.fromkeys((b"r0", b"r2"), 2),
+    **dict.fromkeys(map(b"m%d".__mod__, (17, 19, 21, 23)), 0),
+}
+"""What the group had not acknowledged in the golden store, with the number of failed deliveries."""
+MID_POP_TIMERS = TimerSettings(log_file_bytes=5200)
+MID_POP_FILES = {
+    "commit_log_file_bytes": 1 << 18,
+    "consume_queue_file_bytes": 6000,
+    "index_slots": 500,
+    "index_items": 2000,
+}
+
+
+async def test_a_store_that_apache_left_in_mid_pop_goes_on(tmp_path: Path, golden: Path) -> None:
+    """It was killed with check points in the timer wheel and in the revive topic."""
+    store = unpack_golden(golden, "mid-pop", tmp_path)
+    pop = PopSettings(revive_interval_ms=20)
+    seen: dict[bytes, list[int]] = {}
+    async with (
+        running_broker(store, store=MID_POP_FILES, revive_queues=2, pop=pop, timers=MID_POP_TIMERS) as broker,
+        BrokerClient(broker.address) as client,
+        asyncio.timeout(60),
+    ):
+        popper = Popper(client, TOPIC)
+        while len(seen) < len(MID_POP):
+            found = (await popper.pop(poll_ms=500)).messages
+            for each in found:
+                seen.setdefault(each.body, []).append(each.message.reconsume_times)
+            await popper.ack(*found)
+        ordered = await Popper(client, "Ordered", "OrderedGroup").pop(order=True)
+    assert seen == {body: [times] for body, times in MID_POP.items()}
+    assert ordered.bodies == [b"o2", b"o3", b"o4", b"o5"]

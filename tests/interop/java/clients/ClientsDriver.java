@@ -50,8 +50,12 @@ public class ClientsDriver {
         } catch (Throwable error) {
             error.printStackTrace();
         }
+        finish(passed);
+    }
+
+    /** Clients that a failed scenario left behind would keep the JVM alive. */
+    static void finish(boolean passed) {
         print(passed ? "PASS" : "FAIL");
-        // Clients that a failed scenario left behind would keep the JVM alive.
         System.exit(passed ? 0 : 1);
     }
 
@@ -82,7 +86,7 @@ public class ClientsDriver {
         }
     }
 
-    private static boolean run(Map<String, Scenario> scenarios) throws Exception {
+    static boolean run(Map<String, Scenario> scenarios) throws Exception {
         ExecutorService pool = Executors.newFixedThreadPool(AT_ONCE);
         List<Future<Boolean>> results = new ArrayList<>();
         scenarios.forEach((name, scenario) -> results.add(pool.submit(() -> run(name, scenario))));
