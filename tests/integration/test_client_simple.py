@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from skylark import ConsumeFrom, SimpleConsumer, SimpleConsumerSettings, aio
+from skylark.admin.leases import receipt_of
 from skylark.broker.broker import Broker
 from skylark.errors import AlreadyStarted, ClientClosed, ClientError
 from skylark.model import names
+from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
 from tests.support.popping import quick_pops
@@ -128,6 +130,22 @@ async def test_calls_that_wait_share_one_request_for_each_broker(tmp_path: Path)
             assert [len(await each) for each in done] == [1]
             for each in left:
                 each.cancel()
+
+
+async def test_leases_of_an_admin_wait_at_all_brokers(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2) as (address, brokers), aio.Admin(namesrv=address) as admin:
+        group = SubscriptionGroupConfig(group_name="G")
+        for broker in brokers:
+            broker.groups.update(group, now_ms=broker.clock.now_ms())
+        receiving = asyncio.create_task(admin.leases.receive("G", "T", wait_ms=30_000))
+        await until(lambda: all(broker.held_notifications.count == 1 for broker in brokers))
+        await send(brokers[1], 1)
+        [message] = await receiving
+        assert message.body == b"0"
+        assert [broker.held_notifications.count for broker in brokers] == [1, 0]
+        hidden = await admin.leases.hide("G", receipt_of(message), 60_000)
+        await admin.leases.ack("G", hidden)
+        await until(lambda: brokers[1].offsets.committed("T", "G").get(0) == 1)
 
 
 async def test_the_order_of_a_queue_is_kept(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ class AsyncAdmin:
         session, self._servers.session = self._servers.session, None
         if session is not None:
             self._state = "SHUTDOWN_ALREADY"
+            self.leases.close()
             await session.leave(self._membership)
 
     async def __aenter__(self) -> Self:

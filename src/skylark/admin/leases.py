@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 
 from skylark.admin.groups import AsyncGroups
 from skylark.admin.server_calls import ServerCalls
+from skylark.client.consumer.group_pops import (
+    DEAD_LETTER_LEVEL,
+    GroupPops,
+    PopTarget,
+    PopTerms,
+    handle_of,
+    in_turn,
+)
 from skylark.client.consumer.send_back import SendBack
-from skylark.client.consumer.simple_consumer import ANY_QUEUE, DEAD_LETTER_LEVEL, popped_messages
-from skylark.client.consumer.subscription import TopicSubscription, by_sql, by_tags
+from skylark.client.consumer.subscription import by_sql, by_tags
 from skylark.client.received_message import ReceivedMessage
+from skylark.clock import SystemClock
 from skylark.errors import ClientError, NoRoute, RemoteProtocolError
 from skylark.model.tag_expression import MATCH_ALL
 from skylark.protocol.bodies import MessageQueue
-from skylark.protocol.codes import ResponseCode
 from skylark.protocol.pop_handle import PopHandle
-from skylark.protocol.requests.pop import (
-    INIT_MAX,
-    INIT_MIN,
-    POP_MESSAGES_MAX,
-    AckMessage,
-    ChangeMessageInvisibleTime,
-    PopMessage,
-)
+from skylark.protocol.requests.pop import POP_MESSAGES_MAX
 
 INVISIBLE_MS = 30_000
 ANSWER_TIMEOUT_MS = 5000
-LOOK_EVERY_S = 0.2
-"""How often the brokers of a topic are asked in turn, if there are several; a single one wakes us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +58,13 @@ class AsyncLeases:
         self._servers = servers
         self._groups = groups
         self._turn = 0
+        self._pops: dict[str, GroupPops] = {}
+        """Those of groups for which brokers hold requests."""
+
+    def close(self) -> None:
+        """Forget the requests that brokers hold."""
+        for pops in self._pops.values():
+            pops.close()
 
     async def receive(
         self,
@@ -84,50 +89,25 @@ class AsyncLeases:
             by_tags(topic, expression, now_ms=now_ms) if sql is None else by_sql(topic, sql, now_ms=now_ms)
         )
         route = await self._servers.route(topic)
-        brokers = list(dict.fromkeys(queue.broker_name for queue in route.queues()))
-        if not brokers:
+        brokers = dict.fromkeys(queue.broker_name for queue in route.queues())
+        targets = [PopTarget(wanted, broker, route.address(broker) or "") for broker in brokers]
+        if not targets:
             raise NoRoute(topic)
         self._turn += 1
-        brokers = brokers[self._turn % len(brokers) :] + brokers[: self._turn % len(brokers)]
-        until_s = time.monotonic() + wait_ms / 1000
-        while True:
-            for broker in brokers:
-                request = PopMessage(
-                    consumer_group=group,
-                    topic=topic,
-                    queue_id=ANY_QUEUE,
-                    max_msg_nums=messages_max,
-                    invisible_time=invisible_ms,
-                    poll_time=wait_ms if len(brokers) == 1 else 0,
-                    born_time=round(time.time() * 1000),
-                    init_mode=INIT_MAX if from_end else INIT_MIN,
-                    exp_type=wanted.expression_type,
-                    exp=wanted.expression,
-                )
-                if found := await self._pop(group, wanted, broker, route.address(broker) or "", request):
-                    return found
-            if len(brokers) == 1 or time.monotonic() >= until_s:
-                return []
-            await asyncio.sleep(LOOK_EVERY_S)
+        pops = self._pops.setdefault(group, self._group_pops(group))
+        try:
+            terms = PopTerms(messages_max, invisible_ms, from_end=from_end)
+            return await pops.receive(in_turn(targets, self._turn), terms, wait_ms)
+        finally:
+            if not pops.is_waiting:
+                self._pops.pop(group, None)
 
-    async def _pop(
-        self, group: str, wanted: TopicSubscription, broker: str, address: str, request: PopMessage
-    ) -> list[ReceivedMessage]:
-        timeout_ms = request.poll_time + ANSWER_TIMEOUT_MS
-        result = await self._servers.ask(address, request, timeout_ms=timeout_ms)
-        if result.code != ResponseCode.SUCCESS or result.reply is None:
-            return []
-        messages = popped_messages(result, result.reply, wanted.topic, broker)
-        kept = {id(message) for message in wanted.filtered(messages)}
-        good = []
-        for message in messages:
-            if id(message) not in kept:  # the tag has the hash of a wanted one
-                await self.ack(group, receipt_of(message))
-            elif not message.reconsume_times or not await self._died(group, message):
-                good.append(message)
-        return good
+    def _group_pops(self, group: str) -> GroupPops:
+        return GroupPops(
+            group, self._servers.ask, partial(self._bury, group), SystemClock(), ANSWER_TIMEOUT_MS
+        )
 
-    async def _died(self, group: str, message: ReceivedMessage) -> bool:
+    async def _bury(self, group: str, message: ReceivedMessage) -> bool:
         """Whether a message that failed too often is a dead letter now."""
         configs = (await self._groups.config(group)).answers.values()
         limit = max((config.retries_max for config in configs), default=0)
@@ -135,37 +115,20 @@ class AsyncLeases:
         if message.reconsume_times < limit or session is None:
             return False
         sender = SendBack(session, group, attempts_max=limit, timeout_ms=ANSWER_TIMEOUT_MS)
-        if await sender.send_back(message, DEAD_LETTER_LEVEL):
-            await self.ack(group, receipt_of(message))
-            return True
-        return False
+        return await sender.send_back(message, DEAD_LETTER_LEVEL)
 
     async def ack(self, group: str, receipt: LeaseReceipt) -> None:
         """The message is not delivered again. Raises NoRoute, ClientError, BrokerError, RemotingError."""
-        handle = receipt.handle
-        request = AckMessage(
-            consumer_group=group,
-            topic=handle.popped_from(receipt.topic, group),
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            queue_offset=handle.queue_offset,
-        )
-        await self._servers.ask(await self._address(receipt), request)
+        address = await self._address(receipt)
+        await self._group_pops(group).ack(receipt.topic, receipt.handle, address)
 
     async def hide(self, group: str, receipt: LeaseReceipt, invisible_ms: int) -> LeaseReceipt:
         """Lease the message for this time from now on; 0 has it delivered again. The old receipt is void."""
-        handle = receipt.handle
-        request = ChangeMessageInvisibleTime(
-            consumer_group=group,
-            topic=handle.popped_from(receipt.topic, group),
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            queue_offset=handle.queue_offset,
-            invisible_time=invisible_ms,
+        address = await self._address(receipt)
+        pops = self._group_pops(group)
+        return LeaseReceipt(
+            receipt.topic, await pops.hide(receipt.topic, receipt.handle, address, invisible_ms)
         )
-        reply = await self._servers.ask(await self._address(receipt), request)
-        changed = handle.changed(reply.pop_time, reply.invisible_time, reply.revive_queue_id)
-        return LeaseReceipt(receipt.topic, changed)
 
     async def _address(self, receipt: LeaseReceipt) -> str:
         """Of a broker that has the topic: a receipt comes from outside and must not choose the server."""
@@ -177,6 +140,4 @@ class AsyncLeases:
 
 def receipt_of(message: ReceivedMessage) -> LeaseReceipt:
     """Raises ClientError for a message that was not received with a lease."""
-    if message.handle is None:
-        raise ClientError(f"message {message.message_id} has no receipt")
-    return LeaseReceipt(message.topic, message.handle)
+    return LeaseReceipt(message.topic, handle_of(message))

@@ -8,72 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self, TypeVar
 
 from skylark.client.blocking_client import BlockingClient, blocking, on_loop
+from skylark.client.consumer.group_pops import (
+    DEAD_LETTER_LEVEL,
+    GroupPops,
+    PopTarget,
+    PopTerms,
+    handle_of,
+    in_turn,
+)
 from skylark.client.consumer.rebalancer import check_expression
 from skylark.client.consumer.send_back import SendBack
 from skylark.client.consumer.subscription import TopicSubscription, by_sql, by_tags
 from skylark.client.namespace import with_namespace, without_namespace
 from skylark.client.producer.message_encoder import check_group
-from skylark.client.received_message import ReceivedMessage, decode_pull
+from skylark.client.received_message import ReceivedMessage
 from skylark.client.session.routes import TopicRoute
 from skylark.client.session.session import CONSUMER, BrokerHandler, Session, join
 from skylark.clock import Clock, SystemClock
-from skylark.errors import (
-    AlreadyStarted,
-    BrokerError,
-    ClientClosed,
-    ClientError,
-    NoRoute,
-    RemoteProtocolError,
-)
+from skylark.errors import AlreadyStarted, BrokerError, ClientClosed, ClientError, NoRoute
 from skylark.model.tag_expression import MATCH_ALL
-from skylark.protocol.bodies import ConsumerData, MessageQueue
+from skylark.protocol.bodies import ConsumerData
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.pop_handle import (
-    PopHandle,
-    find_handle,
-    offset_key,
-    queue_key,
-    read_order_counts,
-    read_starts,
-)
+from skylark.protocol.pop_handle import PopHandle
+from skylark.protocol.request import Request
 from skylark.protocol.requests.pop import (
-    INIT_MAX,
-    INIT_MIN,
     POP_MESSAGES_MAX,
-    AckMessage,
     BatchAck,
     BatchAckBody,
     BatchAckMessage,
-    ChangeMessageInvisibleTime,
-    Notification,
-    NotificationReply,
-    PopMessage,
-    PopReply,
-    PopResult,
     bits_of,
 )
 from skylark.settings.client import ClientSettings, ConsumeFrom, SimpleConsumerSettings, name_server_list
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
-ANY_QUEUE = -1
-DEAD_LETTER_LEVEL = -1
-"""The delay level that sends a message to the dead letters of its group."""
 CONSUME_POP = "CONSUME_POP"
-_SIZE_AND_QUEUE = struct.Struct(">i8xi")
-
-
-class _PopTarget(NamedTuple):
-    """A topic on a broker, which one request pops."""
-
-    subscription: TopicSubscription
-    broker_name: str
 
 
 class AsyncSimpleConsumer:
@@ -111,7 +87,9 @@ class AsyncSimpleConsumer:
         self._send_back: SendBack | None = None
         self._state = "CREATE_JUST"
         self._turn = 0
-        self._notices: dict[_PopTarget, asyncio.Task[NotificationReply]] = {}
+        self._pops = GroupPops(
+            self._group, self._call, self._bury, self._clock, self.settings.request_timeout_ms
+        )
 
     # --- Lifecycle ---
 
@@ -140,8 +118,7 @@ class AsyncSimpleConsumer:
             return
         session = self._running()
         self._state = "SHUTDOWN_ALREADY"
-        for notice in list(self._notices.values()):
-            notice.cancel()
+        self._pops.close()
         await session.leave(self)
 
     async def __aenter__(self) -> Self:
@@ -193,20 +170,15 @@ class AsyncSimpleConsumer:
             raise ClientError(f"messages_max is {messages_max}; use 1 to {POP_MESSAGES_MAX}")
         wait_ms = self.settings.wait_ms if wait_ms is None else wait_ms
         hidden_ms = self.settings.invisible_ms if invisible_ms is None else invisible_ms
-        targets = await self._targets()
-        if len(targets) == 1:
-            return await self._pop(targets[0], messages_max, hidden_ms, wait_ms)
-        deadline_ms = self._clock.now_ms() + wait_ms
-        while True:
-            for target in targets:
-                found = await self._pop(target, messages_max, hidden_ms, 0)
-                if found:
-                    return found
-            left_ms = deadline_ms - self._clock.now_ms()
-            if left_ms <= 0 or not await self._wait_for_any(targets, left_ms):
-                return []
+        from_end = self.settings.consume_from is not ConsumeFrom.FIRST_OFFSET
+        terms = PopTerms(messages_max, hidden_ms, from_end=from_end, is_ordered=self.settings.orderly)
+        messages = await self._pops.receive(await self._targets(), terms, wait_ms)
+        if namespace := self._client.namespace:
+            for message in messages:
+                message.topic = without_namespace(namespace, message.topic)
+        return messages
 
-    async def _targets(self) -> list[_PopTarget]:
+    async def _targets(self) -> list[PopTarget]:
         """Return all topics on all their brokers, another first each time."""
         session = self._running()
         if not self._subscriptions:
@@ -217,99 +189,22 @@ class AsyncSimpleConsumer:
             brokers = dict.fromkeys(queue.broker_name for queue in route.read_queues)
             if not brokers:
                 raise NoRoute(wanted.topic)
-            targets += [_PopTarget(wanted, broker) for broker in brokers]
+            targets += [PopTarget(wanted, broker, session.routes.master(broker)) for broker in brokers]
         self._turn += 1
-        first = self._turn % len(targets)
-        return targets[first:] + targets[:first]
+        return in_turn(targets, self._turn)
 
-    async def _pop(
-        self, target: _PopTarget, messages_max: int, invisible_ms: int, wait_ms: int
-    ) -> list[ReceivedMessage]:
-        session, settings, wanted = self._running(), self.settings, target.subscription
-        request = PopMessage(
-            consumer_group=self._group,
-            topic=wanted.topic,
-            queue_id=ANY_QUEUE,
-            max_msg_nums=messages_max,
-            invisible_time=invisible_ms,
-            poll_time=wait_ms,
-            born_time=self._clock.now_ms(),
-            init_mode=INIT_MIN if settings.consume_from is ConsumeFrom.FIRST_OFFSET else INIT_MAX,
-            exp_type=wanted.expression_type,
-            exp=wanted.expression,
-            order=settings.orderly,
-        )
-        address = session.routes.master(target.broker_name)
-        result = await session.call(address, request, timeout_ms=wait_ms + settings.request_timeout_ms)
-        if result.code != ResponseCode.SUCCESS or result.reply is None:
-            return []
-        messages = popped_messages(result, result.reply, wanted.topic, target.broker_name)
-        matching = wanted.filtered(messages)
-        if len(matching) < len(messages):
-            kept = set(map(id, matching))
-            await self.ack(*(message for message in messages if id(message) not in kept))
-        return await self._without_dead_letters(matching)
+    async def _call(self, address: str, request: Request[T], *, timeout_ms: int) -> T:
+        return await self._running().call(address, request, timeout_ms=timeout_ms)
 
-    async def _wait_for_any(self, targets: Sequence[_PopTarget], wait_ms: int) -> bool:
-        """Wait until a broker has messages; False at the timeout. Nothing is popped meanwhile."""
-        failure: BaseException | None = None
-        deadline_ms = self._clock.now_ms() + wait_ms
-        earlier = {self._notices[target]: target for target in targets if target in self._notices}
-        waits = set(earlier) | {self._notice(target, wait_ms) for target in targets}
-        while waits and (left_ms := deadline_ms - self._clock.now_ms()) > 0:
-            done, waits = await asyncio.wait(
-                waits, timeout=left_ms / 1000, return_when=asyncio.FIRST_COMPLETED
-            )
-            for notice in done:
-                if not notice.cancelled() and (error := notice.exception()) is not None:
-                    failure = error
-                elif not notice.cancelled() and notice.result().has_msg:
-                    return True
-                elif notice in earlier and self._state == "RUNNING":
-                    waits.add(self._notice(earlier[notice], left_ms))
-        if failure is not None:
-            raise failure
-        return False
-
-    def _notice(self, target: _PopTarget, wait_ms: int) -> asyncio.Task[NotificationReply]:
-        """Return the request that a broker answers when a topic has messages: one at a time for all calls."""
-        notice = self._notices.get(target)
-        if notice is None:
-            session = self._running()
-            request = Notification(
-                consumer_group=self._group,
-                topic=target.subscription.topic,
-                queue_id=ANY_QUEUE,
-                poll_time=wait_ms,
-                born_time=self._clock.now_ms(),
-                order=self.settings.orderly,
-            )
-            address = session.routes.master(target.broker_name)
-            timeout_ms = wait_ms + self.settings.request_timeout_ms
-            notice = asyncio.create_task(session.call(address, request, timeout_ms=timeout_ms))
-            self._notices[target] = notice
-            notice.add_done_callback(lambda done: self._forget_notice(target, done))
-        return notice
-
-    def _forget_notice(self, target: _PopTarget, notice: asyncio.Task[NotificationReply]) -> None:
-        del self._notices[target]
-        if not notice.cancelled():
-            notice.exception()  # a call that waits for it reports the failure; others do not care
-
-    async def _without_dead_letters(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Send messages that failed too often to the dead letters; return the others."""
+    async def _bury(self, message: ReceivedMessage) -> bool:
+        """Send a message that failed too often to the dead letters."""
         assert self._send_back is not None
-        namespace, limit = self._client.namespace, self.settings.attempts_max
-        good = []
-        for message in messages:
-            if namespace:
-                message.topic = without_namespace(namespace, message.topic)
-            if message.reconsume_times < limit:
-                good.append(message)
-            elif await self._send_back.send_back(message, DEAD_LETTER_LEVEL):
-                log.warning("dead letter topic=%s id=%s", message.topic, message.message_id)
-                await self.ack(message)
-        return good
+        if message.reconsume_times < self.settings.attempts_max:
+            return False
+        if not await self._send_back.send_back(message, DEAD_LETTER_LEVEL):
+            return False
+        log.warning("dead letter topic=%s id=%s", message.topic, message.message_id)
+        return True
 
     # --- Receipts ---
 
@@ -324,28 +219,20 @@ class AsyncSimpleConsumer:
             return
         by_broker: dict[str, list[ReceivedMessage]] = {}
         for message in messages:
-            by_broker.setdefault(_handle_of(message).broker_name, []).append(message)
+            by_broker.setdefault(handle_of(message).broker_name, []).append(message)
         await asyncio.gather(
             *(self._ack_all(session, broker, of_broker) for broker, of_broker in by_broker.items())
         )
 
     async def _ack_one(self, session: Session, message: ReceivedMessage) -> None:
-        handle = _handle_of(message)
+        handle = handle_of(message)
         topic = with_namespace(self._client.namespace, message.topic)
-        request = AckMessage(
-            consumer_group=self._group,
-            topic=handle.popped_from(topic, self._group),
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            queue_offset=handle.queue_offset,
-        )
-        address = session.routes.master(handle.broker_name)
-        await session.call(address, request, timeout_ms=self.settings.request_timeout_ms)
+        await self._pops.ack(topic, handle, session.routes.master(handle.broker_name))
 
     async def _ack_all(self, session: Session, broker: str, messages: Sequence[ReceivedMessage]) -> None:
         by_batch: dict[tuple[str, str, int, int, int], list[PopHandle]] = {}
         for message in messages:
-            handle = _handle_of(message)
+            handle = handle_of(message)
             key = (message.topic, handle.retry, handle.start_offset, handle.queue_id, handle.pop_time)
             by_batch.setdefault(key, []).append(handle)
         namespace = self._client.namespace
@@ -381,19 +268,10 @@ class AsyncSimpleConsumer:
         The message has a new receipt then: use the same object to acknowledge it. Raises ClientError for a
         message that was not received here, BrokerError, RemotingError.
         """
-        session, handle = self._running(), _handle_of(message)
+        session, handle = self._running(), handle_of(message)
         topic = with_namespace(self._client.namespace, message.topic)
-        request = ChangeMessageInvisibleTime(
-            consumer_group=self._group,
-            topic=handle.popped_from(topic, self._group),
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            queue_offset=handle.queue_offset,
-            invisible_time=invisible_ms,
-        )
         address = session.routes.master(handle.broker_name)
-        reply = await session.call(address, request, timeout_ms=self.settings.request_timeout_ms)
-        message.handle = handle.changed(reply.pop_time, reply.invisible_time, reply.revive_queue_id)
+        message.handle = await self._pops.hide(topic, handle, address, invisible_ms)
 
     # --- session.Member ---
 
@@ -470,53 +348,3 @@ class SimpleConsumer(BlockingClient[AsyncSimpleConsumer]):
     receive = blocking(AsyncSimpleConsumer.receive)
     ack = blocking(AsyncSimpleConsumer.ack)
     change_invisible_duration = blocking(AsyncSimpleConsumer.change_invisible_duration)
-
-
-def _handle_of(message: ReceivedMessage) -> PopHandle:
-    handle = message.handle
-    if handle is None:
-        raise ClientError(
-            f"message {message.message_id} has no receipt; it was not received by a simple consumer"
-        )
-    return handle
-
-
-def popped_messages(
-    result: PopResult, reply: PopReply, topic: str, broker_name: str
-) -> list[ReceivedMessage]:
-    """Return the messages of a pop, each with its handle. Raises RemoteProtocolError, CorruptRecord."""
-    data = bytes(result.records)
-    starts, counts = read_starts(reply.start_offset_info), read_order_counts(reply.order_count_info)
-    messages = decode_pull(data, MessageQueue(topic, broker_name, ANY_QUEUE))
-    queue_ids = _queue_ids(data)
-    if len(queue_ids) != len(messages):
-        raise RemoteProtocolError(f"{len(queue_ids)} records hold {len(messages)} messages")
-    queues: dict[int, MessageQueue] = {}
-    for message, queue_id in zip(messages, queue_ids, strict=True):
-        queue = queues.get(queue_id)
-        if queue is None:
-            queue = queues[queue_id] = MessageQueue(topic, broker_name, queue_id)
-        message.queue = queue
-        text = find_handle(message.properties_text)
-        if text is not None:
-            message.handle = PopHandle.decode(text.decode())
-            continue
-        offset = message.queue_offset
-        message.handle = PopHandle(
-            starts.get(("0", queue_id), offset), reply.pop_time, reply.invisible_time, reply.revive_queue_id,
-            "0", broker_name, queue_id, offset,
-        )  # fmt: skip
-        if counts:
-            times = counts.get(offset_key("0", queue_id, offset), counts.get(queue_key("0", queue_id), 0))
-            message.reconsume_times = times
-    return messages
-
-
-def _queue_ids(data: bytes) -> list[int]:
-    """Return the queue id of each record."""
-    ids, position = [], 0
-    while position < len(data):
-        size, queue_id = _SIZE_AND_QUEUE.unpack_from(data, position)
-        ids.append(queue_id)
-        position += size
-    return ids
