@@ -14,6 +14,7 @@ import pytest
 from skylark.broker.broker import Broker
 from skylark.errors import BrokerError
 from skylark.model import names
+from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.offset import InvokeBrokerToResetOffset
 from skylark.protocol.requests.pop import AckMessage, Notification, PeekMessage, PollingInfo
@@ -359,3 +360,82 @@ async def test_a_broker_that_is_no_longer_master_writes_and_commits_nothing(tmp_
         assert not committed(broker)
         broker.pops.start()
         assert sorted(message.body for message in await pop_some(popper, 3)) == bodies
+
+
+# --- Priorities ---
+
+PRIORITIES = [2, 7, 0, 3, 7, 100]
+"""Of messages in the order of their sending; a topic of eight queues has priorities up to 7."""
+
+
+async def send_by_priority(broker: Broker, client: BrokerClient, group: SubscriptionGroupConfig) -> None:
+    config = TopicConfig(
+        topic_name=TOPIC, read_queue_nums=8, write_queue_nums=8, attributes={"+message.type": "PRIORITY"}
+    )
+    now_ms = broker.clock.now_ms()
+    broker.topics.update(config, now_ms=now_ms)
+    broker.groups.update(group, now_ms=now_ms)
+    for number, priority in enumerate(PRIORITIES):
+        properties = {"_SYS_MSG_PRIORITY_": str(priority)}
+        await client.send(TOPIC, b"%d with %d" % (number, priority), properties=properties)
+
+
+@pytest.mark.parametrize(
+    ("ascends", "expected"),
+    [
+        (True, [b"1 with 7", b"4 with 7", b"5 with 100", b"3 with 3", b"0 with 2", b"2 with 0"]),
+        (False, [b"2 with 0", b"0 with 2", b"3 with 3", b"1 with 7", b"4 with 7", b"5 with 100"]),
+    ],
+)
+async def test_messages_of_a_higher_priority_come_first(
+    tmp_path: Path, ascends: bool, expected: list[bytes]
+) -> None:
+    async with popping(tmp_path, priority_ascends=ascends) as (broker, client, popper):
+        await send_by_priority(broker, client, SubscriptionGroupConfig(group_name=GROUP))
+        assert [each.message.queue_id for each in (await popper.pop(1)).messages] == [7 if ascends else 0]
+        found = [expected[0], *[(await popper.pop(1)).bodies[0] for _ in PRIORITIES[1:]]]
+        assert found == expected
+
+
+@pytest.mark.parametrize("retries_first", [True, False])
+async def test_retried_messages_of_a_priority_topic_come_last_or_first(
+    tmp_path: Path, retries_first: bool
+) -> None:
+    percent = 100 if retries_first else 0
+    async with popping(tmp_path, priority_retry_percent=percent) as (broker, client, popper):
+        await send_by_priority(broker, client, SubscriptionGroupConfig(group_name=GROUP))
+        [failed] = (await popper.pop(1, invisible_ms=100)).messages
+        await until(lambda: broker.store.queues.get((V1, 0)) is not None)
+        bodies = [(await popper.pop(1)).bodies[0] for _ in PRIORITIES]
+        assert bodies[0 if retries_first else -1] == failed.body
+
+
+async def test_a_group_may_ignore_priorities(tmp_path: Path) -> None:
+    async with popping(tmp_path) as (broker, client, _):
+        await send_by_priority(broker, client, SubscriptionGroupConfig(group_name=GROUP))
+        firsts = set()
+        for number in range(60):  # eight queues, each visited first with the same chance
+            other = Popper(client, TOPIC, f"G{number}")
+            broker.groups.update(
+                SubscriptionGroupConfig(group_name=other.group, attributes={"+priority.factor": "0"}),
+                now_ms=broker.clock.now_ms(),
+            )
+            firsts |= {each.message.queue_id for each in (await other.pop(1)).messages}
+        assert len(firsts) > 1
+        with pytest.raises(BrokerError, match=r"not in range\(0, 100\)"):
+            broker.groups.update(
+                SubscriptionGroupConfig(group_name=GROUP, attributes={"+priority.factor": "101"}),
+                now_ms=broker.clock.now_ms(),
+            )
+
+
+@pytest.mark.parametrize(
+    "other", [{"TIMER_DELIVER_MS": "1"}, {"__SHARDINGKEY": "a"}, {"_SYS_MSG_PRIORITY_": "-1"}]
+)
+async def test_other_messages_stay_in_the_queue_of_their_producer(
+    tmp_path: Path, other: dict[str, str]
+) -> None:
+    async with popping(tmp_path) as (broker, client, popper):
+        await send_by_priority(broker, client, SubscriptionGroupConfig(group_name=GROUP))
+        await client.send(TOPIC, b"other", 4, properties={"_SYS_MSG_PRIORITY_": "6", **other})
+        assert (await pop_some(popper, 1, queue_id=4))[0].body == b"other"

@@ -310,6 +310,29 @@ async def test_limits_of_a_message(rig: Rig) -> None:
     )
 
 
+async def test_messages_with_a_priority(rig: Rig) -> None:
+    topic = await rig.topic("P", "PRIORITY", queues=4)
+    await rig.first_position(topic, "G", queues=4)
+    for priority in (1, 3, 0, 9):
+        message = new_message(topic, b"%d" % priority, message_type=MessageType.PRIORITY, priority=priority)
+        assert (await rig.client.send(message)).status.code == Code.OK
+    received = []
+    for _ in range(4):
+        _, [found] = await rig.client.receive(topic, "G", batch=1)
+        system = found.system_properties
+        received.append((found.body, system.priority, system.message_type, system.queue_id))
+    assert received == [
+        (b"3", 3, MessageType.PRIORITY, 3),
+        (b"9", 9, MessageType.PRIORITY, 3),
+        (b"1", 1, MessageType.PRIORITY, 1),
+        (b"0", 0, MessageType.PRIORITY, 0),
+    ]
+    refused = new_message(topic, priority=-1)
+    assert (await rig.client.code("SendMessage", send_request(refused)))[0] is Code.BAD_REQUEST
+    plain = await rig.client.code("SendMessage", send_request(new_message(topic)))
+    assert plain[0] is Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
 async def test_nothing_and_two_topics_are_corrupt(rig: Rig) -> None:
     await rig.topic("T")
     await rig.topic("U")

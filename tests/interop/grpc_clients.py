@@ -21,7 +21,15 @@ JAVA = HERE / "java/grpc"
 PYTHON = HERE / "grpc_python"
 NODE = HERE / "grpc_node"
 GO = HERE / "grpc_go"
-TOPIC_KINDS = {"fifo": "FIFO", "push-fifo": "FIFO", "delay": "DELAY", "transaction": "TRANSACTION"}
+PRIORITY = "priority"
+"""A scenario of clients and servers since 5.4."""
+TOPIC_KINDS = {
+    "fifo": "FIFO",
+    "push-fifo": "FIFO",
+    "delay": "DELAY",
+    "transaction": "TRANSACTION",
+    PRIORITY: "PRIORITY",
+}
 SIMPLE = ("normal", "fifo", "delay", "transaction", "filter")
 """What every client can do."""
 

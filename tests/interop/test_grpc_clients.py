@@ -13,7 +13,7 @@ import pytest
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking_connection import BlockingConnection
-from tests.interop.grpc_clients import CLIENTS, TIMEOUT_S, TOPIC_KINDS
+from tests.interop.grpc_clients import CLIENTS, PRIORITY, TIMEOUT_S, TOPIC_KINDS
 from tests.interop.grpc_servers import KINDS, SETTINGS, GrpcServers, ServeWithGrpc
 from tests.support.foreign import BUILD_TIMEOUT_S
 from tests.support.names import fresh_name
@@ -68,6 +68,13 @@ def dead_letters(broker: str, group: str) -> int:
     with BlockingConnection(broker) as connection:
         result = connection.call(request)
     return 0 if result.code != ResponseCode.SUCCESS else int(result.reply.max_offset)
+
+
+def test_java_client_sends_and_receives_by_priority(tmp_path: Path) -> None:
+    """With our servers: Apache's of 5.3.3 have no priorities."""
+    with GrpcServers("skylark", tmp_path / "servers") as servers:
+        words = (servers.endpoints, PRIORITY, *names_for(servers, PRIORITY), "plain")
+        assert CLIENTS["java"].outcome(tmp_path / "client", *words) == "PASS"
 
 
 @pytest.mark.parametrize("client", TLS_CLIENTS)

@@ -39,16 +39,20 @@ from skylark.settings.live import LiveSettings
 ADD, DELETE = "+", "-"
 MESSAGE_TYPE = "message.type"
 MIXED = "MIXED"
+PRIORITY = "PRIORITY"
+PRIORITY_FACTOR = "priority.factor"
+"""Percentage of the pops of a group that visit the queues of a PRIORITY topic by their priority."""
+PRIORITY_FACTOR_DEFAULT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
     """An attribute that can be set to one of its values, and changed later only if it is changeable.
 
-    Values are listed, or described by a pattern.
+    Values are listed, described by a pattern, or numbers.
     """
 
-    values: frozenset[str] | re.Pattern[str]
+    values: frozenset[str] | re.Pattern[str] | range
     changeable: bool = False
 
     def check(self, value: str) -> None:
@@ -56,6 +60,9 @@ class Attribute:
         if isinstance(self.values, re.Pattern):
             if self.values.fullmatch(value) is None:
                 raise system_error(f"invalid value: {value}; it must match {self.values.pattern}")
+        elif isinstance(self.values, range):
+            if not value.isdecimal() or int(value) not in self.values:
+                raise system_error(f"value is not in range({self.values[0]}, {self.values[-1]})")
         elif value not in self.values:
             raise system_error(f"value is not in set: [{', '.join(sorted(self.values))}]")
 
@@ -64,12 +71,12 @@ TOPIC_ATTRIBUTES = {
     "queue.type": Attribute(frozenset({"SimpleCQ", "BatchCQ"})),
     "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"})),
     MESSAGE_TYPE: Attribute(
-        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED}), changeable=True
+        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED, PRIORITY}), changeable=True
     ),
     # Ours: Apache's brokers keep it in their files and in replication, but do not let it be set.
     names.LAKE_TABLE: Attribute(re.compile(r"[A-Za-z0-9._-]{1,100}"), changeable=True),
 }
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+GROUP_ATTRIBUTES = {PRIORITY_FACTOR: Attribute(range(101), changeable=True)}
 _RESERVE_TIME = "reserve.time"  # of a tiered store, which there is none of
 
 

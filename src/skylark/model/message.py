@@ -27,6 +27,7 @@ PROPERTY_WAIT = "WAIT"
 PROPERTY_CRC32 = "__CRC32#"
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
 PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+PROPERTY_PRIORITY = "_SYS_MSG_PRIORITY_"
 PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
 PROPERTY_TIMER_DELAY_S = "TIMER_DELAY_SEC"
 PROPERTY_TRANSACTION = "TRAN_MSG"
@@ -240,6 +241,21 @@ def property_finder(name: str) -> Callable[[bytes], bytes | None]:
         return text[later_bytes - 1 : len(text) if stop < 0 else stop] or None
 
     return find
+
+
+NO_PRIORITY = (
+    PROPERTY_TRANSACTION, PROPERTY_DELAY_LEVEL, PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_S,
+    PROPERTY_TIMER_DELAY_MS, PROPERTY_SHARDING_KEY,
+)  # fmt: skip
+"""A message with one of these has no priority, whatever it says."""
+
+
+def priority_of(properties: Mapping[str, str]) -> int | None:
+    """Return the priority of a message, from 0 on, None without one."""
+    text = properties.get(PROPERTY_PRIORITY, "")
+    if not text.isdecimal() or any(name in properties for name in NO_PRIORITY):
+        return None
+    return int(text)
 
 
 find_tags = property_finder(PROPERTY_TAGS)

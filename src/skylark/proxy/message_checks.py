@@ -17,6 +17,7 @@ from skylark.model.message import (
     PROPERTY_INSTANCE,
     PROPERTY_KEYS,
     PROPERTY_MESSAGE_TYPE,
+    PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
@@ -40,10 +41,10 @@ from skylark.settings.proxy import ProxySettings
 RESERVED = frozenset(
     {
         PROPERTY_ARRIVE_TIME, PROPERTY_CLUSTER, PROPERTY_CORRELATION_ID, PROPERTY_CRC32, PROPERTY_DELAY_LEVEL,
-        PROPERTY_INSTANCE, PROPERTY_KEYS, PROPERTY_MESSAGE_TYPE, PROPERTY_PRODUCER_GROUP,
-        PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_REPLY_TO, PROPERTY_TAGS,
-        PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELIVER_MS, PROPERTY_TRANSACTION,
-        PROPERTY_TTL, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT,
+        PROPERTY_INSTANCE, PROPERTY_KEYS, PROPERTY_MESSAGE_TYPE, PROPERTY_PRIORITY,
+        PROPERTY_PRODUCER_GROUP, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_REPLY_TO,
+        PROPERTY_TAGS, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELIVER_MS,
+        PROPERTY_TRANSACTION, PROPERTY_TTL, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT,
         "1ST_POP_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CONSUME_START_TIME", "CORRECTION_FLAG",
         "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
         "INNER_MULTI_QUEUE_OFFSET", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
@@ -53,7 +54,7 @@ RESERVED = frozenset(
         "__BORNHOST",
     }
 )  # fmt: skip
-"""Property names that applications may not use: RocketMQ's 51."""
+"""Property names that applications may not use: the 51 of RocketMQ 5.3.3, and the priority."""
 TOPIC_TYPE = "message.type"
 """The attribute of a topic that says what kind of messages it takes."""
 MIXED = "MIXED"
@@ -122,8 +123,10 @@ def kind_of(message: Any) -> MessageType:
         return MessageType.DELAY
     if system.message_group:
         return MessageType.FIFO
-    if system.message_type in (MessageType.LITE, MessageType.PRIORITY):
-        return MessageType(system.message_type)
+    if system.HasField("priority"):
+        return MessageType.PRIORITY
+    if system.message_type == MessageType.LITE:
+        return MessageType.LITE
     return MessageType.NORMAL
 
 
@@ -141,12 +144,13 @@ def check_message(message: Any, settings: ProxySettings, now_ms: int) -> None:
     system = message.system_properties
     if not system.message_id.strip():
         raise CallRefused(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
-    recovery = system.orphaned_transaction_recovery_duration
-    if system.message_type == MessageType.TRANSACTION and recovery.seconds > settings.recovery_s_max:
-        raise CallRefused(
-            Code.BAD_REQUEST,
-            f"transaction recovery of {recovery.seconds} s is longer than {settings.recovery_s_max} s",
-        )
+    if system.message_type == MessageType.TRANSACTION:
+        recovery = system.orphaned_transaction_recovery_duration
+        if recovery.seconds > settings.recovery_s_max:
+            raise CallRefused(
+                Code.BAD_REQUEST,
+                f"transaction recovery of {recovery.seconds} s is longer than {settings.recovery_s_max} s",
+            )
     if system.HasField("delivery_timestamp"):
         ahead_ms = system.delivery_timestamp.ToMilliseconds() - now_ms
         if settings.delay_ms_max and ahead_ms > settings.delay_ms_max:
@@ -154,6 +158,8 @@ def check_message(message: Any, settings: ProxySettings, now_ms: int) -> None:
                 Code.ILLEGAL_DELIVERY_TIME,
                 f"delivery is {ahead_ms} ms ahead, more than {settings.delay_ms_max} ms",
             )
+    if system.HasField("priority") and system.priority < 0:
+        raise CallRefused(Code.BAD_REQUEST, f"priority {system.priority} is negative; use 0 or more")
     if system.HasField("message_group"):
         group = system.message_group
         too_long = len(group.encode()) >= settings.message_group_bytes_max
@@ -173,7 +179,8 @@ def _check_properties(message: Any, settings: ProxySettings) -> None:
             f"{len(properties)} user properties are more than {settings.properties_max}",
         )
     total = 0
-    for name, value in properties.items():
+    for name in properties:
+        value = properties[name]
         if name in RESERVED:
             raise CallRefused(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
         if not name or _CONTROL.search(name) or _CONTROL.search(value):

@@ -10,6 +10,7 @@ from skylark.model.body import compression_of, decompress
 from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
@@ -22,6 +23,7 @@ from skylark.model.message import (
     SystemFlag,
     encode_properties,
     pack_host,
+    priority_of,
     split_keys,
 )
 from skylark.model.message_id import offset_message_id
@@ -48,7 +50,8 @@ DELAY_PROPERTIES = (
 def properties_of(message: Any, topic: str, host: str) -> dict[str, str]:
     """Return the properties with which a message of a gRPC client is stored. `host` is the client's."""
     system = message.system_properties
-    properties = dict(message.user_properties)
+    given = message.user_properties
+    properties = {name: given[name] for name in given}
     if system.tag:
         properties[PROPERTY_TAGS] = system.tag
     if system.keys:
@@ -65,6 +68,8 @@ def properties_of(message: Any, topic: str, host: str) -> dict[str, str]:
     properties[PROPERTY_PRODUCER_GROUP] = topic
     if system.message_group:
         properties[PROPERTY_SHARDING_KEY] = system.message_group
+    if system.HasField("priority"):
+        properties[PROPERTY_PRIORITY] = str(system.priority)
     if system.trace_context:
         properties[PROPERTY_TRACE_CONTEXT] = system.trace_context
     properties[PROPERTY_BORN_HOST] = system.born_host or host
@@ -103,6 +108,8 @@ def type_of(properties: Mapping[str, str]) -> MessageType:
         return MessageType.DELAY
     if PROPERTY_SHARDING_KEY in properties:
         return MessageType.FIFO
+    if PROPERTY_PRIORITY in properties:
+        return MessageType.PRIORITY
     return MessageType.NORMAL
 
 
@@ -157,6 +164,8 @@ def _set_optional(system: Any, properties: Mapping[str, str], now_ms: int) -> No
         system.delivery_timestamp.FromMilliseconds(now_ms + int(delay_s) * 1000)
     if group := properties.get(PROPERTY_SHARDING_KEY):
         system.message_group = group
+    if (priority := priority_of(properties)) is not None:
+        system.priority = priority
     if trace := properties.get(PROPERTY_TRACE_CONTEXT):
         system.trace_context = trace
     if topic := properties.get(PROPERTY_DEAD_LETTER_TOPIC):

@@ -62,6 +62,8 @@ class PopSettings:
     retry_topic_v2: bool = setting(False, "enableRetryTopicV2", live=True)
     reads_retry_v1: bool = setting(True, "retrieveMessageFromPopRetryTopicV1", live=True)
     retry_percent: int = setting(20, "popFromRetryProbability", 0, 100, live=True)
+    priority_retry_percent: int = setting(0, "popFromRetryProbabilityForPriority", 0, 100, live=True)
+    priority_ascends: bool = setting(True, "priorityOrderAsc", live=True)  # False: 0 is the highest
     returns_retry_topic: bool = setting(False, "popResponseReturnActualRetryTopic", live=True)
     starts_in_memory: bool = setting(True, "initPopOffsetByCheckMsgInMem", live=True)
     limits_in_flight: bool = setting(False, "enablePopMessageThreshold", live=True)

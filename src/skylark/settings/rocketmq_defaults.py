@@ -83,10 +83,10 @@ _PAIRS = """
     metricsLabel= metricsOtelCardinalityLimit=50000 metricsPromExporterHost= minLiteTTl=900000
     notifyMinBrokerIdChanged=false persistConsumerOffsetIncrementally=false popCkOffsetMaxQueueSize=20000
     popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true popConsumerKVServiceEnable=false
-    popConsumerKVServiceInit=false popConsumerKVServiceLog=false popFromRetryProbabilityForPriority=0
+    popConsumerKVServiceInit=false popConsumerKVServiceLog=false
     popPollingMapExpireTimeSeconds=600 popPollingMapSize=100000 popReviveConcurrency=32
     popReviveMaxAttemptTimes=16 popReviveMaxReturnSizePerRead=16384 popReviveSkipIfGroupAbsent=true
-    printChannelGroups=false printChannelGroupsMinNum=5 priorityOrderAsc=true productEnvName=center
+    printChannelGroups=false printChannelGroupsMinNum=5 productEnvName=center
     pullBatchMaxMessageCount=160 putConsumeQueueDataByFileChannel=true putMessageTimeout=8000
     putMsgIndexHightWater=600000 putThreadPoolQueueCapacity=10000 readUnCommitted=false
     realTimeNotifyConsumerChange=true realTimePersistRocksDBConfig=true recheckReputOffsetFromCq=false

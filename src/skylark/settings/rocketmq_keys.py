@@ -119,7 +119,6 @@ _UNUSED_BY_REASON = {
     "pop follows rules of its own here": """
         maxMessageFilterNumForNotification popReviveConcurrency popReviveSkipIfGroupAbsent
         useMessageFilterForNotification useSeparateRetryQueue""",
-    "priority messages are not supported yet": "popFromRetryProbabilityForPriority priorityOrderAsc",
     "lite topics are not supported yet": """
         enableLiteEventMode enableLitePopLog liteEventCheckInterval liteEventFullDispatchDelayTime
         liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable liteLagLatencyCollectEnable

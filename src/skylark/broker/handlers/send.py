@@ -30,7 +30,7 @@ from skylark.broker.handlers.plain_sends import PlainSends, is_lone_frame, with_
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
-from skylark.broker.topics import TopicTable, describe, random_queue
+from skylark.broker.topics import MESSAGE_TYPE, PRIORITY, TopicTable, describe, random_queue
 from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.broker.transactions.half_messages import prepare
 from skylark.clock import Clock
@@ -45,6 +45,7 @@ from skylark.model.message import (
     decode_properties,
     encode_properties,
     find_unique_key,
+    priority_of,
 )
 from skylark.model.message_id import UniqueIds, joined_offset_ids, offset_id_template
 from skylark.model.record import split_columns
@@ -330,6 +331,9 @@ class SendPath:
         if config.order or config.attributes:
             self._check_topic(config, request.properties)
         queue_id = request.queue_id
+        if config.attributes.get(MESSAGE_TYPE) == PRIORITY:
+            priority = priority_of(decode_properties(request.properties.encode()))
+            queue_id = queue_id if priority is None else min(priority, config.write_queue_nums - 1)
         if not 0 <= queue_id < config.write_queue_nums:
             queue_id = self._queue_id(peer, queue_id, config)
         is_multi = config.topic_filter_type == "MULTI_TAG"

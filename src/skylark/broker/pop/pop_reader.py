@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
+from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.pop.ordered_batches import OrderedBatches
 from skylark.broker.pop.popped_batches import PoppedBatch, PoppedBatches
-from skylark.broker.topics import TopicTable
+from skylark.broker.topics import MESSAGE_TYPE, PRIORITY, PRIORITY_FACTOR, PRIORITY_FACTOR_DEFAULT, TopicTable
 from skylark.clock import Clock
 from skylark.model import names
 from skylark.model.message import HOST_V6_MASK, RETRY_TOPIC_PREFIX
@@ -83,6 +84,7 @@ class PopReader:
         clock: Clock,
         store: MessageStore,
         topics: TopicTable,
+        groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         batches: PoppedBatches,
         ordered: OrderedBatches,
@@ -93,6 +95,7 @@ class PopReader:
         self._clock = clock
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._batches = batches
         self._ordered = ordered
@@ -117,10 +120,13 @@ class PopReader:
         revive_queue = ORDERED_REVIVE_QUEUE if is_ordered else self._pops % self._live.current.revive_queues
         found = PopFound(now_ms, revive_queue, max(request.max_msg_nums, 1))
         settings = self._live.current.pop
-        retries_first = not is_ordered and turn < settings.retry_percent
+        by_priority = not is_ordered and self._goes_by_priority(topic, request.consumer_group, turn)
+        retry_percent = settings.priority_retry_percent if by_priority else settings.retry_percent
+        retries_first = not is_ordered and turn < retry_percent
         if retries_first:
             self._visit_retries(request, found, turn, may_block)
-        for queue_id in _visited(request.queue_id, topic.read_queue_nums, turn):
+        queues = _visited(request.queue_id, topic.read_queue_nums, 0 if by_priority else turn)
+        for queue_id in reversed(queues) if by_priority and settings.priority_ascends else queues:
             visit = self._visit_ordered if is_ordered else self._visit
             visit(request, request.topic, queue_id, subscription, found, may_block)
         if not is_ordered and not retries_first and not found.is_full:
@@ -130,6 +136,14 @@ class PopReader:
         else:
             self._stats.misses.add(1, 0)
         return found
+
+    def _goes_by_priority(self, topic: TopicConfig, group: str, turn: int) -> bool:
+        """Whether a pop takes the messages of the highest priority, which are in a queue of their own."""
+        if topic.attributes.get(MESSAGE_TYPE) != PRIORITY:
+            return False
+        config = self._groups.get(group)
+        factor = None if config is None else config.attributes.get(PRIORITY_FACTOR)
+        return turn < (PRIORITY_FACTOR_DEFAULT if factor is None else int(factor))
 
     def _visit_retries(self, request: PopMessage, found: PopFound, turn: int, may_block: bool) -> None:
         for name in self._retry_topics(request.topic, request.consumer_group, turn)[:1]:

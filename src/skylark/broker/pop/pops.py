@@ -66,7 +66,7 @@ class Pops:
         self.retries = Retries(live, clock, store, topics, offsets, stats, read_cold, host)
         random = Random()  # noqa: S311 - it only spreads pops over queues
         self.reader = PopReader(
-            live, clock, store, topics, offsets, self.batches, self.ordered, stats, random
+            live, clock, store, topics, groups, offsets, self.batches, self.ordered, stats, random
         )
         self.revival = Revival(
             live, clock, store, timers, topics, groups, offsets, self.batches, self.log, self.retries,

@@ -59,6 +59,7 @@ public final class GrpcDriver {
                 case "normal": driver.normal(); break;
                 case "fifo": driver.fifo(); break;
                 case "delay": driver.delay(); break;
+                case "priority": driver.priority(); break;
                 case "transaction": driver.transaction(); break;
                 case "push": driver.push(); break;
                 case "push-fifo": driver.pushFifo(); break;
@@ -180,6 +181,24 @@ public final class GrpcDriver {
             MessageView found = take(consumer, 1).get(0);
             check(System.currentTimeMillis() >= due - 1000, "came " + (due - System.currentTimeMillis()) + " ms early");
             check(found.getDeliveryTimestamp().isPresent(), "no delivery timestamp");
+        }
+    }
+
+    private void priority() throws Exception {
+        try (Producer producer = producer(); SimpleConsumer consumer = consumer(FilterExpression.SUB_ALL)) {
+            for (int priority : new int[] {1, 3, 0, 2, 9}) {
+                producer.send(message("" + priority).setPriority(priority).build());
+            }
+            List<String> found = new ArrayList<>();
+            long end = System.nanoTime() + WAIT.toNanos();
+            while (found.size() < 5) {
+                check(System.nanoTime() < end, "only " + found);
+                for (MessageView message : consumer.receive(1, Duration.ofSeconds(30))) {
+                    found.add(text(message) + "/" + message.getPriority().orElse(-1));
+                    consumer.ack(message);
+                }
+            }
+            check(found.equals(List.of("3/3", "9/9", "2/2", "1/1", "0/0")), "order " + found);
         }
     }
 
