@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 PROXY_PREFIX = "SKYLARK_PROXY_"
 PORT_VARIABLE = "SKYLARK_GRPC_PORT"
 OFF = "off"
-LIBRARIES = ("grpclib", "google.protobuf")
-MISSING = "grpclib and protobuf are not installed: pip install 'skylarkmq[grpc]'"
+LIBRARIES = ("hpack", "google.protobuf")
+MISSING = "hpack and protobuf are not installed: pip install 'skylarkmq[grpc]'"
 
 GrpcPort = Annotated[
     str | None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -74,6 +75,10 @@ class Method:
     handler: Callable[..., Awaitable[Any]]
 
 
+class ClientGone(Exception):
+    """Raised by `Send`: the client has left its call, so that nothing can be sent any more."""
+
+
 class StreamFailed(Exception):
     """Ends a stream with an error of gRPC. `is_argument` if the client's messages are at fault."""
 
@@ -81,3 +86,8 @@ class StreamFailed(Exception):
         super().__init__(message)
         self.message = message
         self.is_argument = is_argument
+
+
+async def together(parts: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run the parts of a call at the same time; a single one, as most are, without a task of its own."""
+    return [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts)

@@ -1,4 +1,4 @@
-"""The port: plain text and TLS, HTTP/2 and gRPC by grpclib. No other module knows the library.
+"""The port: plain text and TLS, and gRPC on our HTTP/2. No other module knows how calls travel.
 
 `Doorway` is the protocol of a new connection: it reads the HAProxy header of a peer that is believed and
 decides by the next byte whether the connection is TLS. `GrpcConnection` speaks HTTP/2 from then on.
@@ -12,16 +12,11 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, cast
+from urllib.parse import quote
 
-from grpclib.config import Configuration
-from grpclib.exceptions import StreamTerminatedError
-from grpclib.metadata import decode_timeout, encode_grpc_message
-from grpclib.protocol import AbstractHandler, H2Protocol, Stream
-from h2.config import H2Configuration
-from h2.exceptions import ProtocolError, StreamClosedError
-from h2.settings import SettingCodes
-
-from skylark.proxy.call import Call, CallShape, Method, StreamFailed
+from skylark.proxy.call import Call, CallShape, ClientGone, Method, StreamFailed
+from skylark.proxy.header_blocks import encode_headers
+from skylark.proxy.http2 import ErrorCode, Http2Connection, Http2Failed, Http2Stream
 from skylark.proxy.proxy_header import BadProxyHeader, may_begin_header, parse_header
 from skylark.proxy.schema import SERVICE
 from skylark.remoting.link import stop_listening
@@ -32,19 +27,20 @@ from skylark.settings.tls import TlsMode
 
 log = logging.getLogger(__name__)
 
-STREAMS_MAX = 10_000
-"""Calls of one connection at the same time."""
 BACKLOG = 1024
 FIRST_BYTES_S = 10.0
 """Time for the first bytes of a connection."""
 _PREFIX = struct.Struct(">BI")  # compressed, bytes of the message
-_WINDOW_BYTES = 4 << 20
 _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
-_OK = [("grpc-status", "0")]
-_UNKNOWN, _INVALID_ARGUMENT, _DEADLINE, _UNIMPLEMENTED, _INTERNAL = 2, 3, 4, 12, 13
-_EXHAUSTED = 8
-
-Headers = list[tuple[str, str]]
+_HEAD = encode_headers(_HEADERS)
+_OK = encode_headers([("grpc-status", "0")])
+_UNKNOWN, _INVALID_ARGUMENT, _DEADLINE, _EXHAUSTED, _UNIMPLEMENTED, _INTERNAL = 2, 3, 4, 8, 12, 13
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""What the text of a status holds as it is."""
+_TIMEOUT_UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "S": 1.0, "M": 60.0, "H": 3600.0}
+_TIMEOUT_DIGITS = 8
+_MESSAGE_MAX = 1000
+"""Characters of the text of a status; its block must fit into a frame."""
 
 
 class _CallFailed(Exception):
@@ -60,71 +56,190 @@ class _CallFailed(Exception):
 
 
 class _Exchange:
-    """The messages of one call."""
+    """One call: its messages and its task."""
 
-    def __init__(self, stream: Stream, method: Method, bytes_max: int) -> None:
-        self._stream = stream
-        self._method = method
-        self._bytes_max = bytes_max
-        self._lock = asyncio.Lock()
+    def __init__(self, connection: GrpcConnection, stream: Http2Stream, method: Method, call: Call) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.method = method
+        self.call = call
+        self.task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False
         self._is_started = False
+        self._lock: asyncio.Lock | None = None
+        self._arrival: asyncio.Future[None] | None = None
 
-    async def receive(self) -> Any:
-        """Return the client's next message, None at its end."""
-        prefix = await self._stream.recv_data(_PREFIX.size)
-        if not prefix:
+    @property
+    def is_short(self) -> bool:
+        """Whether it waits neither for messages nor for commands."""
+        return self.method.shape is CallShape.UNARY
+
+    def received(self) -> None:
+        """Begin the call with its only message, or wake who waits for the next one."""
+        if self.task is None:
+            try:
+                message = self._next()
+            except _CallFailed as failure:
+                self._refuse(failure)
+                return
+            if message is not None:
+                self.start(message)
+            elif self.stream.is_ended:
+                self._refuse(_CallFailed(_INTERNAL, "the call has no message"))
+        elif self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+
+    def _refuse(self, failure: _CallFailed) -> None:
+        self.end(failure.code, failure.message)
+        self.connection.forget(self)
+
+    def start(self, message: Any) -> None:
+        """Serve the call, in a task."""
+        loop, deadline = self.connection.loop, self.call.deadline
+        self.task = loop.create_task(self._serve(message))
+        self.task.add_done_callback(self._done)
+        if deadline is not None:  # `asyncio.timeout` takes five times as long
+            self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._expire)
+
+    def _expire(self) -> None:
+        self._is_late = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.connection.forget(self)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("call failed peer=%s", self.connection.host, exc_info=error)
+
+    async def _serve(self, message: Any) -> None:
+        call = self.call
+        try:
+            await self._run(message)
+        except ClientGone:
+            pass
+        except asyncio.CancelledError:
+            if not self._is_late:
+                raise
+            self.end(_DEADLINE, "deadline exceeded")
+        except _CallFailed as failure:
+            self.end(failure.code, failure.message)
+        except StreamFailed as failure:
+            self.end(_INVALID_ARGUMENT if failure.is_argument else _INTERNAL, failure.message)
+        except Exception as error:
+            log.exception("call failed method=%s client=%s", call.method, call.client_id)
+            self.end(_INTERNAL, f"{type(error).__name__}: {error}")
+
+    async def _run(self, message: Any) -> None:
+        method = self.method
+        if method.shape is CallShape.UNARY:
+            await self._answer(await method.handler(self.call, message))
+        elif method.shape is CallShape.SERVER_STREAM:
+            await method.handler(self.call, message, self.send)
+            self.end()
+        else:
+            await method.handler(self.call, self._messages(), self.send)
+            self.end()
+
+    # --- Messages of the client ---
+
+    def _next(self) -> Any:
+        """Return the next message, None if it is not complete. Raises _CallFailed."""
+        stream, http2 = self.stream, self.connection.http2
+        if len(stream.data) < _PREFIX.size:
             return None
-        is_compressed, length = _PREFIX.unpack(prefix)
+        is_compressed, length = _PREFIX.unpack_from(stream.data)
         if is_compressed:
             raise _CallFailed(_UNIMPLEMENTED, "compressed messages are not supported; use identity")
-        if length > self._bytes_max:
-            raise _CallFailed(_EXHAUSTED, f"message of {length} bytes is larger than {self._bytes_max}")
-        data = await self._stream.recv_data(length)
+        bytes_max = self.connection.server.settings.inbound_bytes_max
+        if length > bytes_max:
+            raise _CallFailed(_EXHAUSTED, f"message of {length} bytes is larger than {bytes_max}")
+        end = _PREFIX.size + length
+        if len(stream.data) < end:
+            http2.grant(stream)
+            return None
+        data = http2.take(stream, end)[_PREFIX.size :]
         try:
-            return self._method.request.FromString(data)
+            return self.method.request.FromString(data)
         except Exception as error:  # noqa: BLE001 (of protobuf; the class depends on its version)
             raise _CallFailed(_INTERNAL, f"message cannot be decoded: {error}") from None
 
-    async def received(self) -> AsyncIterator[Any]:
-        while (message := await self.receive()) is not None:
-            yield message
+    async def _messages(self) -> AsyncIterator[Any]:
+        while True:
+            message = self._next()
+            self.connection.flush_soon()
+            if message is not None:
+                yield message
+            elif self.stream.is_ended or self.stream.is_closed:
+                return
+            else:
+                self._arrival = self.connection.loop.create_future()
+                await self._arrival
+
+    # --- Messages of the server ---
 
     async def send(self, message: Any) -> None:
+        """Send a message; wait while the client takes nothing. Raises ClientGone."""
+        data = _framed(message)
+        if self._lock is None:
+            if self._has_room(len(data)):
+                self._begin()
+                self.connection.http2.send_data(self.stream, data)
+                self.connection.flush_soon()
+                return
+            self._lock = asyncio.Lock()
         async with self._lock:
-            if not self._is_started:
-                self._is_started = True
-                await self._stream.send_headers(_HEADERS)
-            await self._stream.send_data(_framed(message))
+            self._begin()
+            await self._send_parts(data)
 
-    async def answer(self, message: Any) -> None:
-        """Send the only message and the end of a call, with one write if they fit."""
-        stream = self._stream
-        await stream.connection.write_ready.wait()
-        data, h2 = _framed(message), stream._h2_connection
-        assert stream.id is not None
-        if stream.id not in h2.streams:
-            raise StreamClosedError(stream.id)
-        room = min(h2.local_flow_control_window(stream.id), h2.max_outbound_frame_size)
-        h2.send_headers(stream.id, _HEADERS)
-        self._is_started = True
-        if len(data) <= room:
-            h2.send_data(stream.id, data)
-            h2.send_headers(stream.id, _OK, end_stream=True)
-            stream.connection.flush()
+    async def _answer(self, message: Any) -> None:
+        """Send the only message and the end of a call."""
+        data = _framed(message)
+        if self._has_room(len(data)):
+            self._begin()
+            self.connection.http2.send_data(self.stream, data)
         else:
-            await stream.send_data(data)
-            await self.end()
+            self._begin()
+            await self._send_parts(data)
+        self.end()
 
-    async def end(self, code: int = 0, message: str = "") -> None:
+    def _has_room(self, count: int) -> bool:
+        if self.stream.is_closed:
+            raise ClientGone
+        return self.connection.is_writable and self.connection.http2.room(self.stream) >= count
+
+    def _begin(self) -> None:
+        if self.stream.is_closed:
+            raise ClientGone
+        if not self._is_started:
+            self._is_started = True
+            self.connection.http2.send_headers(self.stream, _HEAD)
+
+    async def _send_parts(self, data: bytes) -> None:
+        """Send as much as there is room for, each time there is."""
+        stream, connection = self.stream, self.connection
+        while data:
+            room = connection.http2.room(stream) if connection.is_writable else 0
+            if room:
+                connection.http2.send_data(stream, data[:room])
+                data = data[room:]
+            connection.flush_soon()
+            if data:
+                await connection.change()
+                if stream.is_closed:
+                    raise ClientGone
+
+    def end(self, code: int = 0, message: str = "") -> None:
         """End the call with a status of gRPC."""
-        headers: Headers = [] if self._is_started else list(_HEADERS)
-        headers.append(("grpc-status", str(code)))
-        if message:
-            headers.append(("grpc-message", encode_grpc_message(message)))
-        self._is_started = True
-        await self._stream.send_headers(headers, end_stream=True)
-        if code and self._stream.closable:
-            self._stream.reset_nowait()  # the client has not ended its side
+        if self.stream.is_closed:
+            return
+        if self._is_started and not code:
+            self.connection.http2.send_headers(self.stream, _OK, ends=True)
+            self.connection.flush_soon()
+        else:
+            self.connection.fail(self.stream, _status(code, message, is_started=self._is_started))
 
 
 def _framed(message: Any) -> bytes:
@@ -132,67 +247,100 @@ def _framed(message: Any) -> bytes:
     return _PREFIX.pack(0, len(data)) + cast("bytes", data)
 
 
-class _Calls(AbstractHandler):
-    """The calls of one connection, each in a task."""
+def _status(code: int, message: str, *, is_started: bool) -> bytes:
+    """Return the header block that ends a call."""
+    headers = [] if is_started else list(_HEADERS)
+    headers.append(("grpc-status", str(code)))
+    if message:
+        headers.append(("grpc-message", quote(message[:_MESSAGE_MAX], safe=_PRINTABLE)))
+    return encode_headers(headers)
 
-    def __init__(self, server: GrpcServer, connection: GrpcConnection) -> None:
-        self._server = server
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        self.tasks: dict[Stream, asyncio.Task[None]] = {}
 
-    def accept(self, stream: Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
-        task = self._loop.create_task(self._serve(stream, dict(headers)))
-        self.tasks[stream] = task
-        self._server.tasks.add(task)
-        task.add_done_callback(lambda done: self._done(stream, done, release_stream))
+def _deadline(text: str | None) -> float | None:
+    """Return the time of `grpc-timeout`, in monotonic seconds. Raises _CallFailed."""
+    if text is None:
+        return None
+    unit = _TIMEOUT_UNITS.get(text[-1:])
+    digits = text[:-1]
+    if unit is None or not digits.isdecimal() or len(digits) > _TIMEOUT_DIGITS:
+        raise _CallFailed(_INTERNAL, f"invalid grpc-timeout {text!r}")
+    return time.monotonic() + int(digits) * unit
 
-    def _done(self, stream: Stream, task: asyncio.Task[None], release_stream: Callable[[], None]) -> None:
-        self.tasks.pop(stream, None)
-        self._server.tasks.discard(task)
-        self._server.short_calls.discard(task)
-        self._connection.active_at = self._loop.time()
-        release_stream()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("call failed peer=%s", self._connection.host, exc_info=task.exception())
 
-    def cancel(self, stream: Stream) -> None:
-        task = self.tasks.get(stream)
-        if task is not None:
-            task.cancel()
+# --- Connections ---
 
-    def close(self) -> None:
-        for task in list(self.tasks.values()):
-            task.cancel()
 
-    async def _serve(self, stream: Stream, headers: Mapping[str, str]) -> None:
+class GrpcConnection(asyncio.Protocol):
+    """A connection that speaks HTTP/2. It begins with the first bytes, when a TLS handshake is over."""
+
+    def __init__(self, server: GrpcServer, host: str, port: int) -> None:
+        self.server = server
+        self.host = host
+        self.port = port
+        self.loop = asyncio.get_running_loop()
+        self.active_at = self.loop.time()
+        self.http2 = Http2Connection(self, server.settings.inbound_bytes_max)
+        self.exchanges: dict[int, _Exchange] = {}
+        """Calls by the number of their stream."""
+        self.is_writable = True
+        """The transport takes more."""
+        self._changed: asyncio.Future[None] | None = None
+        self._is_flushing = False
+        self._transport: asyncio.Transport | None = None
+
+    def secure(self, transport: asyncio.Transport) -> None:
+        """Use this transport."""
+        self._transport = transport
+
+    # --- Protocol of asyncio ---
+
+    def data_received(self, data: bytes) -> None:
+        self.active_at = now = self.loop.time()
+        try:
+            self.http2.receive(data, now)
+        except Http2Failed as failure:
+            self.server.refused.add(self.host, str(failure), now)
+            self._close()
+        else:
+            self.flush()
+
+    def eof_received(self) -> bool | None:
+        return None
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+        if self._transport is not None:
+            self._transport.pause_reading()  # answers to its frames would wait here without end
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self.widened()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.server.connections.discard(self)
+        for exchange in list(self.exchanges.values()):
+            exchange.stream.is_closed = True
+            self.cancelled(exchange.stream)
+        self.widened()
+
+    # --- What the client does ---
+
+    def opened(self, stream: Http2Stream) -> None:
+        headers = stream.headers
         try:
             method = self._method(headers)
-            deadline = _deadline(headers)
+            deadline = _deadline(headers.get("grpc-timeout"))
         except _CallFailed as failure:
-            await _refuse(stream, failure)
+            self.fail(stream, _status(failure.code, failure.message, is_started=False))
             return
-        if method.shape is CallShape.UNARY:
-            self._server.short_calls.add(self.tasks[stream])
-        exchange = _Exchange(stream, method, self._server.settings.inbound_bytes_max)
-        connection = self._connection
-        call = Call(headers[":path"].rpartition("/")[2], headers, connection.host, connection.port, deadline)
-        try:
-            left_s = None if deadline is None else deadline - time.monotonic()
-            async with asyncio.timeout(left_s):
-                await _run(method, call, exchange)
-        except (StreamClosedError, StreamTerminatedError, ProtocolError):
-            pass  # the client is gone
-        except TimeoutError:
-            await _end(exchange, _CallFailed(_DEADLINE, "deadline exceeded"))
-        except _CallFailed as failure:
-            await _end(exchange, failure)
-        except StreamFailed as failure:
-            code = _INVALID_ARGUMENT if failure.is_argument else _INTERNAL
-            await _end(exchange, _CallFailed(code, failure.message))
-        except Exception as error:
-            log.exception("call failed method=%s client=%s", call.method, call.client_id)
-            await _end(exchange, _CallFailed(_INTERNAL, f"{type(error).__name__}: {error}"))
+        call = Call(headers[":path"].rpartition("/")[2], headers, self.host, self.port, deadline)
+        exchange = self.exchanges[stream.number] = _Exchange(self, stream, method, call)
+        if method.shape is CallShape.DUPLEX:
+            exchange.start(None)
+        elif stream.is_ended:
+            exchange.received()
 
     def _method(self, headers: Mapping[str, str]) -> Method:
         if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith(
@@ -200,113 +348,76 @@ class _Calls(AbstractHandler):
         ):
             raise _CallFailed(_UNKNOWN, "not a gRPC call")
         service, _, name = headers.get(":path", "")[1:].partition("/")
-        method = self._server.methods.get(name) if service == SERVICE else None
+        method = self.server.methods.get(name) if service == SERVICE else None
         if method is None:
             raise _CallFailed(_UNIMPLEMENTED, f"Method not found: {service}/{name}")
         return method
 
+    def received(self, stream: Http2Stream) -> None:
+        exchange = self.exchanges.get(stream.number)
+        if exchange is not None:
+            exchange.received()
 
-def _deadline(headers: Mapping[str, str]) -> float | None:
-    text = headers.get("grpc-timeout")
-    if text is None:
-        return None
-    try:
-        return time.monotonic() + decode_timeout(text)
-    except ValueError as error:
-        raise _CallFailed(_INTERNAL, str(error)) from None
+    def cancelled(self, stream: Http2Stream) -> None:
+        exchange = self.exchanges.get(stream.number)
+        if exchange is not None:
+            if exchange.task is None:
+                self.forget(exchange)
+            else:
+                exchange.task.cancel()
 
+    def widened(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
 
-async def _run(method: Method, call: Call, exchange: _Exchange) -> None:
-    if method.shape is CallShape.DUPLEX:
-        await method.handler(call, exchange.received(), exchange.send)
-        await exchange.end()
-        return
-    request = await exchange.receive()
-    if request is None:
-        raise _CallFailed(_INTERNAL, "the call has no message")
-    if method.shape is CallShape.UNARY:
-        await exchange.answer(await method.handler(call, request))
-    else:
-        await method.handler(call, request, exchange.send)
-        await exchange.end()
+    # --- What calls do ---
 
+    def fail(self, stream: Http2Stream, block: bytes) -> None:
+        """Send the last headers of a call that may be over before the client has sent everything."""
+        self.http2.send_headers(stream, block, ends=True)
+        if not stream.is_ended:
+            self.http2.reset(stream, ErrorCode.NO_ERROR)
+        self.flush_soon()
 
-async def _end(exchange: _Exchange, failure: _CallFailed) -> None:
-    try:
-        await exchange.end(failure.code, failure.message)
-    except (StreamClosedError, StreamTerminatedError, ProtocolError):
-        pass  # the client is gone
+    def forget(self, exchange: _Exchange) -> None:
+        self.exchanges.pop(exchange.stream.number, None)
+        self.active_at = self.loop.time()
 
+    async def change(self) -> None:
+        """Wait until there may be room again, or the connection is lost."""
+        if self._changed is None:
+            self._changed = self.loop.create_future()
+        await asyncio.shield(self._changed)
 
-async def _refuse(stream: Stream, failure: _CallFailed) -> None:
-    headers = [
-        *_HEADERS,
-        ("grpc-status", str(failure.code)),
-        ("grpc-message", encode_grpc_message(failure.message)),
-    ]
-    try:
-        await stream.send_headers(headers, end_stream=True)
-        if stream.closable:
-            stream.reset_nowait()
-    except (StreamClosedError, ProtocolError):
-        pass
+    def flush_soon(self) -> None:
+        """Send when all that is ready has run, with one write."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.loop.call_soon(self.flush)
 
+    def flush(self) -> None:
+        self._is_flushing = False
+        output = self.http2.output
+        if output and self._transport is not None:
+            data = output[0] if len(output) == 1 else b"".join(output)
+            output.clear()
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
-# --- Connections ---
-
-
-class GrpcConnection(H2Protocol):
-    """A connection that speaks HTTP/2. It begins with the first bytes, when a TLS handshake is over."""
-
-    def __init__(self, server: GrpcServer, host: str, port: int) -> None:
-        self.calls = _Calls(server, self)
-        super().__init__(self.calls, server.h2_limits, server.h2_config)
-        self.host = host
-        self.port = port
-        self.active_at = asyncio.get_running_loop().time()
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._is_begun = False
-
-    def secure(self, transport: asyncio.Transport) -> None:
-        """Use this transport."""
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        if not self._is_begun:
-            assert self._transport is not None
-            self._is_begun = True
-            self.connection_made(self._transport)
-            h2 = self.connection._connection
-            h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_MAX})
-        self.active_at = asyncio.get_running_loop().time()
-        super().data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return None
-
-    def pause_writing(self) -> None:
-        if self._is_begun:
-            super().pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._is_begun:
-            super().resume_writing()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._server.remove(self)
-        if self._is_begun:
-            super().connection_lost(exc)
+    # --- Life ---
 
     @property
     def is_idle(self) -> bool:
-        return not self.calls.tasks
+        return not self.exchanges
 
     def hang_up(self) -> None:
         """Tell the client to open another connection, and close."""
-        if self._is_begun and not self.connection.is_closing():
-            self.connection._connection.close_connection()
-            self.connection.flush()
+        self.http2.goodbye(ErrorCode.NO_ERROR)
+        self._close()
+
+    def _close(self) -> None:
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -362,7 +473,7 @@ class Doorway(asyncio.Protocol):
                 self._close("plain text, but TLS is required")
                 return
             self._stop_timer()
-            server.add(connection)
+            server.connections.add(connection)
             connection.secure(transport)
             transport.set_protocol(connection)
             connection.data_received(data)
@@ -371,7 +482,7 @@ class Doorway(asyncio.Protocol):
             self._close(server.no_tls_reason)
             return
         self._stop_timer()
-        server.add(connection)
+        server.connections.add(connection)
         encrypted = EncryptedTransport(transport, connection, server.tls, self._refuse)
         connection.secure(encrypted)
         transport.set_protocol(encrypted)
@@ -411,21 +522,7 @@ class GrpcServer:
         self.is_loading_tls = True
         self.waiting_for_tls: list[Callable[[], None]] = []
         self.refused = RefusedConnections()
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.short_calls: set[asyncio.Task[None]] = set()
-        """Those that do not wait for messages or commands."""
         self.connections: set[GrpcConnection] = set()
-        self.h2_config = H2Configuration(
-            client_side=False,
-            header_encoding="ascii",
-            validate_inbound_headers=False,
-            validate_outbound_headers=False,
-            normalize_inbound_headers=False,
-            normalize_outbound_headers=False,
-        )
-        self.h2_limits = Configuration(
-            http2_connection_window_size=_WINDOW_BYTES, http2_stream_window_size=_WINDOW_BYTES
-        ).__for_server__()
         self._listener: asyncio.Server | None = None
 
     @property
@@ -459,21 +556,19 @@ class GrpcServer:
     async def close(self, *, drain_s: float) -> None:
         """Finish short calls for a while, then cancel the rest and close all connections."""
         self.stop_listening()
-        if self.short_calls:
-            await asyncio.wait(self.short_calls.copy(), timeout=drain_s)
-        for task in list(self.tasks):
+        if short := [each.task for each in self._exchanges() if each.task is not None and each.is_short]:
+            await asyncio.wait(short, timeout=drain_s)
+        tasks = [each.task for each in self._exchanges() if each.task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(self.connections):
             connection.hang_up()
         if self._listener is not None:
             await self._listener.wait_closed()
 
-    def add(self, connection: GrpcConnection) -> None:
-        self.connections.add(connection)
-
-    def remove(self, connection: GrpcConnection) -> None:
-        self.connections.discard(connection)
+    def _exchanges(self) -> list[_Exchange]:
+        return [exchange for each in self.connections for exchange in each.exchanges.values()]
 
     def sweep(self) -> None:
         """Close connections that had no call for a while."""

@@ -27,7 +27,7 @@ from skylark.protocol.pop_handle import (
 )
 from skylark.protocol.requests.pop import AckMessage, PopMessage, PopResult
 from skylark.protocol.requests.send import ConsumerSendMsgBack
-from skylark.proxy.call import Call, Send
+from skylark.proxy.call import Call, Send, together
 from skylark.proxy.clients import ClientTable
 from skylark.proxy.cluster import Cluster
 from skylark.proxy.message_checks import check_expression, check_group, check_topic
@@ -307,9 +307,7 @@ class ReceiveCalls:
         if not request.entries:
             raise CallRefused(Code.INTERNAL_SERVER_ERROR, "no message to acknowledge")
         await self._cluster.route(topic)
-        entries = await asyncio.gather(
-            *(self._ack_entry(call, group, topic, entry) for entry in request.entries)
-        )
+        entries = await together([self._ack_entry(call, group, topic, entry) for entry in request.entries])
         return v2.AckMessageResponse(status=common_status(each.status for each in entries), entries=entries)
 
     async def _ack_entry(self, call: Call, group: str, topic: str, entry: Any) -> Any:

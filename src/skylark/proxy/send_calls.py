@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import itertools
@@ -17,7 +16,7 @@ from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.send import RecallMessage, SendMessageV2, SendResult
 from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, UNKNOWN, EndTransaction
-from skylark.proxy.call import Call
+from skylark.proxy.call import Call, together
 from skylark.proxy.cluster import Cluster
 from skylark.proxy.message_checks import accepted_types, check_message, check_topic, check_type, kind_of
 from skylark.proxy.message_codec import send_request
@@ -89,9 +88,9 @@ class SendCalls:
         if not queues:
             raise CallRefused(Code.FORBIDDEN, "no writable queue")
         timeout_s = call.remaining_s(self._clock.monotonic())
-        entries = await asyncio.gather(
-            *(self._send(message, self._queue(message, queues), call.address, now_ms, timeout_s)
-              for message in messages)
+        entries = await together(
+            [self._send(message, self._queue(message, queues), call.address, now_ms, timeout_s)
+             for message in messages]
         )  # fmt: skip
         return v2.SendMessageResponse(status=common_status(each.status for each in entries), entries=entries)
 

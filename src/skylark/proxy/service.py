@@ -8,7 +8,16 @@ from typing import Any
 
 from skylark.errors import RocketMQError
 from skylark.proxy.access import CallGate
-from skylark.proxy.call import Call, CallShape, Method, Send, StreamFailed, StreamHandler, UnaryHandler
+from skylark.proxy.call import (
+    Call,
+    CallShape,
+    ClientGone,
+    Method,
+    Send,
+    StreamFailed,
+    StreamHandler,
+    UnaryHandler,
+)
 from skylark.proxy.client_calls import ClientCalls
 from skylark.proxy.proxy_metrics import CallCounts
 from skylark.proxy.receive_calls import ReceiveCalls
@@ -63,15 +72,14 @@ class Service:
         request_type, reply_type = getattr(v2, f"{name}Request"), getattr(v2, f"{name}Response")
 
         async def handle(call: Call, request: Any) -> Any:
-            reply: Any = None
-
-            async def work() -> None:
-                nonlocal reply
-                self._admit(call, request)
-                reply = await handler(call, request)
-
-            refusal = await self._guarded(call, work)
-            if refusal is not None:
+            try:
+                self._enter(call, request)
+                try:
+                    reply = await handler(call, request)
+                finally:
+                    self._calls -= 1
+            except Exception as error:  # noqa: BLE001 (becomes the reply)
+                refusal = self._refused(call, error)
                 reply = reply_type(status=status(refusal.code, refusal.message))
             self._counts.ended[name, reply.status.code] += 1
             return reply
@@ -87,12 +95,16 @@ class Service:
                     self._counts.ended[name, frame.status.code] += 1
                 await send(frame)
 
-            async def work() -> None:
-                self._admit(call, request)
-                await handler(call, request, counted)
-
-            refusal = await self._guarded(call, work)
-            if refusal is not None:
+            try:
+                self._enter(call, request)
+                try:
+                    await handler(call, request, counted)
+                finally:
+                    self._calls -= 1
+            except ClientGone:
+                raise
+            except Exception as error:  # noqa: BLE001 (becomes the reply)
+                refusal = self._refused(call, error)
                 await counted(reply_type(status=status(refusal.code, refusal.message)))
 
         return Method(CallShape.SERVER_STREAM, request_type, reply_type, handle)
@@ -110,6 +122,8 @@ class Service:
             try:
                 await handler(call, admitted(), send)
                 self._counts.ended["Telemetry", Code.OK] += 1
+            except ClientGone:
+                raise
             except Exception as error:
                 refusal = self._refused(call, error)
                 self._counts.ended["Telemetry", refusal.code] += 1
@@ -125,25 +139,19 @@ class Service:
 
         return handle
 
+    def _enter(self, call: Call, request: Any) -> None:
+        """Count a call that may be served. Raises CallRefused."""
+        if self._calls >= self._calls_max:
+            raise CallRefused(Code.TOO_MANY_REQUESTS, "flow limit")
+        self._admit(call, request)
+        self._calls += 1
+
     def _admit(self, call: Call, request: Any) -> None:
         """Raises CallRefused."""
         if not call.client_id:
             raise CallRefused(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
         if self._gate is not None:
             self._gate.admit(call, request)
-
-    async def _guarded(self, call: Call, work: Callable[[], Awaitable[None]]) -> CallRefused | None:
-        """Do the work of a call; return why it failed, None if it did not."""
-        if self._calls >= self._calls_max:
-            return CallRefused(Code.TOO_MANY_REQUESTS, "flow limit")
-        self._calls += 1
-        try:
-            await work()
-        except Exception as error:  # noqa: BLE001 (becomes the reply)
-            return self._refused(call, error)
-        finally:
-            self._calls -= 1
-        return None
 
     @staticmethod
     def _refused(call: Call, error: Exception) -> CallRefused:
