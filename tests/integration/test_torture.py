@@ -20,7 +20,7 @@ from tests.support.signals import heeded
 RUNS = {
     "async": 233, "sync": 233, "sync-master": 19363, "transactions": 348, "orderly": 165, "failover": 1,
     "failover-etcd": 0,
-    "delay": 165, "pop": 165,
+    "delay": 165, "pop": 165, "pop-orderly": 165,
 }  # fmt: skip
 MINUTES = dict.fromkeys(RUNS, 0.5) | {"failover": 2.0, "failover-etcd": 2.0}
 TIMEOUT_S = 400

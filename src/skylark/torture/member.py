@@ -103,7 +103,7 @@ async def pop(task: MemberTask) -> None:
     consumer = AsyncSimpleConsumer(
         task.group,
         namesrv=task.namesrv,
-        settings=POP_SETTINGS,
+        settings=replace(POP_SETTINGS, orderly=task.orderly),
         client=ClientSettings(
             instance_name=f"member-{os.getpid()}", heartbeat_interval_ms=3000, route_refresh_interval_ms=3000
         ),

@@ -77,6 +77,7 @@ MODES = {
     "delay": Mode(delayed=True, server_faults=WITHOUT_CLOCK),
     # So do invisible times.
     "pop": Mode(popping=True, server_faults=WITHOUT_CLOCK),
+    "pop-orderly": Mode(popping=True, ordered=True, server_faults=WITHOUT_CLOCK),
 }
 
 PAUSE_S = (1.0, 4.0)

@@ -94,7 +94,7 @@ def test_without_a_seed_one_is_chosen(torture: Callable[..., Result]) -> None:
         (
             ["--mode", "gently"],
             "invalid --mode 'gently'; choose async, sync, sync-master, transactions, orderly, failover, "
-            "failover-etcd, delay, pop",
+            "failover-etcd, delay, pop, pop-orderly",
         ),
         (["--minutes", "0"], "invalid --minutes 0; choose more than 0 and less than 100000"),
         (["--minutes", "nan"], "invalid --minutes nan; choose"),
