@@ -1,9 +1,10 @@
-"""What other systems' asyncio clients do on this machine.
+"""Other systems' clients for Python on this machine: messages a second, and processor time of the client.
 
-    client_rates.py aiokafka|nats-py ADDRESS BODY_BYTES
+    client_rates.py confluent-kafka|aiokafka|nats-py ADDRESS BODY_BYTES
 
-Each line of input is a cell and a number of seconds; each is answered with "rate" and messages a second. Runs
-in an environment of its own, which has these clients and nothing of ours.
+Each line of input is a cell and a number of seconds; the answer is "rate", messages a second and microseconds
+of a core for each message. Runs in an environment of its own, which has these clients and nothing of ours;
+`skylark_rates.py` answers the same lines with our client.
 """
 
 from __future__ import annotations
@@ -16,75 +17,280 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-IN_FLIGHT = 256
 GATHERED = 4096
 BURST = 32
-BACKLOG = 100_000
+BACKLOG = 400_000
 PULLED = 1024
+FEW = 32
 TOPIC = "benchmark"
 BACKLOG_TOPIC = "backlog"
+FILL_TIMEOUT_S = 60.0
+
+Cell = Callable[[float], tuple[int, float]]
+"""Takes seconds; returns the number of messages and the seconds that they took."""
 
 
 class Client(ABC):
     """One system's client."""
 
     @abstractmethod
-    async def start(self, address: str) -> None: ...
+    def start(self, address: str, body: bytes) -> None:
+        """Connect, and send the backlog."""
+
+    @abstractmethod
+    def cells(self) -> dict[str, Cell]: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+
+class Backlog:
+    """Counts messages, and measures from the first to the last."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._count = 0
+        self._started = 0.0
+        self._ended = 0.0
+
+    def take(self, count: int) -> bool:
+        """Count some messages. Were these the last?"""
+        if not self._count:
+            self._first, self._started = count, time.perf_counter()
+        self._count += count
+        if self._count < BACKLOG:
+            return False
+        self._ended = time.perf_counter()
+        return True
+
+    def result(self) -> tuple[int, float]:
+        return self._count - self._first, self._ended - self._started
+
+
+def repeated(step: Callable[[], int], seconds: float) -> tuple[int, float]:
+    started = time.perf_counter()
+    end = started + seconds
+    count = 0
+    while time.perf_counter() < end:
+        count += step()
+    return count, time.perf_counter() - started
+
+
+class ConfluentKafka(Client):
+    """librdkafka, acks=all. It batches what waits, in threads of its own; each message has its callback."""
+
+    def start(self, address: str, body: bytes) -> None:
+        import confluent_kafka  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        self._kafka = confluent_kafka
+        self._address = address
+        self._body = body
+        self._done = 0
+        self._producer = self._new_producer(**{"linger.ms": 5})
+        self._lone = self._new_producer(**{"linger.ms": 0})
+        self._send(BACKLOG_TOPIC, BACKLOG)
+
+    def _new_producer(self, **settings: int) -> Any:
+        return self._kafka.Producer({"bootstrap.servers": self._address, "acks": "all", **settings})
+
+    def _acknowledged(self, error: Any, message: Any) -> None:
+        if error is not None:
+            raise RuntimeError(str(error))
+        self._done += 1
+
+    def _send(self, topic: str, count: int) -> None:
+        produce, poll, body = self._producer.produce, self._producer.poll, self._body
+        wanted = self._done + count
+        for number in range(count):
+            try:
+                produce(topic, body, on_delivery=self._acknowledged)
+            except BufferError:  # librdkafka's queue is full
+                poll(0.1)
+                produce(topic, body, on_delivery=self._acknowledged)
+            if number % BURST == 0:
+                poll(0)
+        self._producer.flush(FILL_TIMEOUT_S)
+        if self._done != wanted:
+            raise RuntimeError(f"{wanted - self._done} messages were not acknowledged")
+
+    def cells(self) -> dict[str, Cell]:
+        return {
+            "send-1": self._one,
+            "send-many": self._many,
+            "consume": lambda _: self._consume(1000, read=False),
+            "consume-read": lambda _: self._consume(1000, read=True),
+            "consume-32": lambda _: self._consume(FEW, read=False),
+        }
+
+    def _one(self, seconds: float) -> tuple[int, float]:
+        def step() -> int:
+            self._lone.produce(TOPIC, self._body, on_delivery=self._acknowledged)
+            self._lone.flush()
+            return 1
+
+        return repeated(step, seconds)
+
+    def _many(self, seconds: float) -> tuple[int, float]:
+        """As many in flight as librdkafka takes: by default 100,000."""
+        producer, produce, body = self._producer, self._producer.produce, self._body
+        before = self._done
+
+        def step() -> int:
+            for _ in range(BURST):
+                try:
+                    produce(TOPIC, body, on_delivery=self._acknowledged)
+                except BufferError:
+                    producer.poll(0.1)
+            producer.poll(0)
+            return 0
+
+        started = time.perf_counter()
+        repeated(step, seconds)
+        producer.flush(FILL_TIMEOUT_S)
+        return self._done - before, time.perf_counter() - started
+
+    def _consume(self, count: int, *, read: bool) -> tuple[int, float]:
+        settings = {"bootstrap.servers": self._address, "group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = self._kafka.Consumer(settings)
+        parts = consumer.list_topics(BACKLOG_TOPIC).topics[BACKLOG_TOPIC].partitions
+        start = self._kafka.OFFSET_BEGINNING
+        consumer.assign([self._kafka.TopicPartition(BACKLOG_TOPIC, part, start) for part in parts])
+        backlog, last = Backlog(), False
+        while not last:
+            found = consumer.consume(count, 1.0)
+            if read:
+                for message in found:
+                    message.value()
+                    message.key()
+            last = bool(found) and backlog.take(len(found))
+        consumer.close()
+        return backlog.result()
+
+    def stop(self) -> None:
+        self._producer.flush(FILL_TIMEOUT_S)
+
+
+class AsyncioClient(Client):
+    """A client for asyncio."""
+
+    def start(self, address: str, body: bytes) -> None:
+        self._runner = asyncio.Runner()
+        self._body = body
+        self._runner.run(self.connect(address))
+        self._runner.run(self._fill())
+
+    def stop(self) -> None:
+        self._runner.run(self.close())
+        self._runner.close()
+
+    def cells(self) -> dict[str, Cell]:
+        return {
+            "send-1": lambda seconds: self._runner.run(self._one(seconds)),
+            "send-many": lambda seconds: self._runner.run(self._many(seconds)),
+            "consume": lambda _: self._runner.run(self._consume(PULLED, read=False)),
+            "consume-read": lambda _: self._runner.run(self._consume(PULLED, read=True)),
+            "consume-32": lambda _: self._runner.run(self._consume(FEW, read=False)),
+        }
+
+    @abstractmethod
+    async def connect(self, address: str) -> None: ...
+
+    @abstractmethod
+    async def send(self, topic: str, body: bytes) -> None:
+        """Send and wait until the server has it."""
 
     @abstractmethod
     async def submit(self, topic: str, body: bytes) -> Awaitable[Any]:
         """Send, and return what is done when the server has it."""
 
     @abstractmethod
-    async def read(self) -> Callable[[], Awaitable[int]]:
-        """Return what reads the next messages of the backlog, from its beginning, and how many they were."""
+    async def consume(self, backlog: Backlog, count: int, *, read: bool) -> None:
+        """Read the backlog, up to `count` messages at once, and all bodies and keys if `read`."""
 
     @abstractmethod
-    async def stop(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def _one(self, seconds: float) -> tuple[int, float]:
+        started = time.perf_counter()
+        count = 0
+        while time.perf_counter() < started + seconds:
+            await self.send(TOPIC, self._body)
+            count += 1
+        return count, time.perf_counter() - started
+
+    async def _many(self, seconds: float) -> tuple[int, float]:
+        started = time.perf_counter()
+        end = started + seconds
+        count = 0
+        waiting: deque[Awaitable[Any]] = deque()
+        while time.perf_counter() < end:
+            for _ in range(BURST):
+                waiting.append(await self.submit(TOPIC, self._body))
+            count += BURST
+            while len(waiting) >= GATHERED:
+                await waiting.popleft()
+        while waiting:
+            await waiting.popleft()
+        return count, time.perf_counter() - started
+
+    async def _fill(self) -> None:
+        left = BACKLOG
+        while left:
+            count = min(left, GATHERED)
+            for sent in [await self.submit(BACKLOG_TOPIC, self._body) for _ in range(count)]:
+                await sent
+            left -= count
+
+    async def _consume(self, count: int, *, read: bool) -> tuple[int, float]:
+        backlog = Backlog()
+        await self.consume(backlog, count, read=read)
+        return backlog.result()
 
 
-class AioKafka(Client):
+class AioKafka(AsyncioClient):
     """acks=all. It makes batches of all that waits: it has no other way to send."""
 
-    async def start(self, address: str) -> None:
+    async def connect(self, address: str) -> None:
         from aiokafka import AIOKafkaProducer  # type: ignore[import-not-found]  # noqa: PLC0415
 
         self._address = address
         self._producer: Any = AIOKafkaProducer(bootstrap_servers=address, acks="all")
         await self._producer.start()
 
+    async def send(self, topic: str, body: bytes) -> None:
+        await self._producer.send_and_wait(topic, body)
+
     async def submit(self, topic: str, body: bytes) -> Awaitable[Any]:
         sent: Awaitable[Any] = await self._producer.send(topic, body)
         return sent
 
-    async def read(self) -> Callable[[], Awaitable[int]]:
+    async def consume(self, backlog: Backlog, count: int, *, read: bool) -> None:
         from aiokafka import AIOKafkaConsumer  # noqa: PLC0415
 
-        consumer: Any = AIOKafkaConsumer(
-            BACKLOG_TOPIC, bootstrap_servers=self._address, auto_offset_reset="earliest"
-        )
+        settings = {"bootstrap_servers": self._address, "auto_offset_reset": "earliest"}
+        consumer: Any = AIOKafkaConsumer(BACKLOG_TOPIC, **settings)
         await consumer.start()
-        left = BACKLOG
+        last = False
+        while not last:
+            found = [
+                message
+                for part in (await consumer.getmany(timeout_ms=1000, max_records=count)).values()
+                for message in part
+            ]
+            if read:
+                for message in found:
+                    _ = message.value, message.key
+            last = bool(found) and backlog.take(len(found))
+        await consumer.stop()
 
-        async def pull() -> int:
-            nonlocal left
-            found = await consumer.getmany(timeout_ms=1000, max_records=PULLED)
-            count = sum(map(len, found.values()))
-            left -= count
-            if left <= 0:
-                await consumer.stop()
-            return count
-
-        return pull
-
-    async def stop(self) -> None:
+    async def close(self) -> None:
         await self._producer.stop()
 
 
-class NatsPy(Client):
+class NatsPy(AsyncioClient):
     """JetStream, streams in files; the consumer acknowledges nothing."""
 
-    async def start(self, address: str) -> None:
+    async def connect(self, address: str) -> None:
         import nats  # type: ignore[import-not-found]  # noqa: PLC0415
 
         self._connection: Any = await nats.connect(f"nats://{address}")
@@ -92,11 +298,14 @@ class NatsPy(Client):
         for name in (TOPIC, BACKLOG_TOPIC):
             await self._stream.add_stream(name=name, subjects=[name])
 
+    async def send(self, topic: str, body: bytes) -> None:
+        await self._stream.publish(topic, body)
+
     async def submit(self, topic: str, body: bytes) -> Awaitable[Any]:
         sent: Awaitable[Any] = await self._stream.publish_async(topic, body)
         return sent
 
-    async def read(self) -> Callable[[], Awaitable[int]]:
+    async def consume(self, backlog: Backlog, count: int, *, read: bool) -> None:
         from nats.js.api import (  # type: ignore[import-not-found]  # noqa: PLC0415
             AckPolicy,
             ConsumerConfig,
@@ -104,66 +313,37 @@ class NatsPy(Client):
 
         config = ConsumerConfig(ack_policy=AckPolicy.NONE)
         pulling: Any = await self._stream.pull_subscribe(BACKLOG_TOPIC, config=config)
+        last = False
+        while not last:
+            found = await pulling.fetch(count)
+            if read:
+                for message in found:
+                    _ = message.data, message.subject
+            last = bool(found) and backlog.take(len(found))
+        await pulling.unsubscribe()
 
-        async def pull() -> int:
-            return len(await pulling.fetch(PULLED))
-
-        return pull
-
-    async def stop(self) -> None:
+    async def close(self) -> None:
         await self._connection.close()
 
 
-async def keep_in_flight(client: Client, body: bytes, window: int, seconds: float) -> float:
-    started = time.perf_counter()
-    end = started + seconds
-    count = 0
-    waiting: deque[Awaitable[Any]] = deque()
-    burst = min(window, BURST)
-    while time.perf_counter() < end:
-        for _ in range(burst):
-            waiting.append(await client.submit(TOPIC, body))
-        count += burst
-        while len(waiting) >= window:
-            await waiting.popleft()
-    while waiting:
-        await waiting.popleft()
-    return count / (time.perf_counter() - started)
-
-
-async def fill(client: Client, body: bytes) -> None:
-    for _ in range(BACKLOG // PULLED + 1):
-        for sent in [await client.submit(BACKLOG_TOPIC, body) for _ in range(PULLED)]:
-            await sent
-
-
-async def read_backlog(client: Client) -> float:
-    """From the first messages to the last."""
-    pull = await client.read()
-    first = await pull()
-    while not first:
-        first = await pull()
-    started = time.perf_counter()
-    count = 0
-    while first + count < BACKLOG:
-        count += await pull()
-    return count / (time.perf_counter() - started)
-
-
-async def serve(client: Client, address: str, body: bytes) -> None:
-    await client.start(address)
-    await fill(client, body)
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        cell, seconds = line.split()
-        if cell == "backlog":
-            rate = await read_backlog(client)
-        else:
-            rate = await keep_in_flight(client, body, int(cell), float(seconds))
-        print("rate", rate, flush=True)
-    await client.stop()
+def serve(client: Client, address: str, body_bytes: int) -> None:
+    """Answer the lines of the input."""
+    client.start(address, bytes(range(256))[:body_bytes].ljust(body_bytes))
+    cells = client.cells()
+    print("cells", *cells, flush=True)
+    for line in sys.stdin:
+        name, seconds = line.split()
+        before = time.process_time()
+        count, took = cells[name](float(seconds))
+        used = time.process_time() - before
+        print("rate", count / took, used / count * 1e6, flush=True)
+    client.stop()
 
 
 if __name__ == "__main__":
-    clients: dict[str, type[Client]] = {"aiokafka": AioKafka, "nats-py": NatsPy}
-    asyncio.run(serve(clients[sys.argv[1]](), sys.argv[2], bytes(int(sys.argv[3]))))
+    clients: dict[str, type[Client]] = {
+        "confluent-kafka": ConfluentKafka,
+        "aiokafka": AioKafka,
+        "nats-py": NatsPy,
+    }
+    serve(clients[sys.argv[1]](), sys.argv[2], int(sys.argv[3]))

@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from skylark.admin.messages import AsyncMessages
 from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.results import BrokerQueues, Failures, TopicStats
@@ -196,13 +194,7 @@ class AsyncDeadLetters:
         properties = {**message.properties, PROPERTY_UNIQUE_KEY: self._ids.next(self._clock.now_ms())}
         if message.unique_key is not None:
             properties[PROPERTY_EDITED_FROM] = message.unique_key
-        edited = replace(
-            message,
-            plain_body=body,
-            body_is_bad=False,
-            properties_text=encode_properties(properties),
-            parsed=None,
-        )
+        edited = message.edited(body, properties)
         return await self._resend(DeadLetter(letter.group, edited), to_all_groups=to_all_groups)
 
     async def _resend_all(self, letters: Iterable[DeadLetter], *, to_all_groups: bool) -> list[Resent]:

@@ -1,11 +1,11 @@
-"""Pure. ReceivedMessage, and decoding of the reply to a pull. Expensive fields are decoded lazily."""
+"""Pure. ReceivedMessage, and the splitting of the reply to a pull into messages, which decode themselves."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -17,6 +17,7 @@ from skylark.model.message import (
     PROPERTY_REPLY_TO,
     SystemFlag,
     decode_properties,
+    encode_properties,
     find_keys,
     find_tags,
     find_unique_key,
@@ -25,7 +26,18 @@ from skylark.model.message import (
     split_keys,
 )
 from skylark.model.message_id import offset_message_id
-from skylark.model.record import HEAD, HEADS, LENGTH, MAGIC_V1, MAGIC_V2, crc32, split_batch
+from skylark.model.record import (
+    HEAD,
+    HEADS,
+    LENGTH,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_FLAG_POSITION,
+    RecordParts,
+    crc32,
+    split,
+    split_columns,
+)
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.command import Buffer
 from skylark.protocol.pop_handle import PopHandle
@@ -37,55 +49,161 @@ PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
 INNER_BATCH = int(SystemFlag.INNER_BATCH | SystemFlag.NEED_UNWRAP)
 COMPRESSED = int(SystemFlag.COMPRESSED)
 
+# Of a head with IPv4 hosts: size, magic, queue offset, system flags, body length.
+_PLACES = struct.Struct(">iI12xq8xi44xI")
+_PHYSICAL_OFFSET = struct.Struct(">28xq")
+_BODY_HEAD = struct.Struct(">8xi24xi")  # CRC, system flags
+_HOST_FLAGS_POSITION = SYS_FLAG_POSITION + 3
+
 find_retry_topic = property_finder(PROPERTY_RETRY_TOPIC)
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
-    """One message of a queue. Properties are parsed on first access.
+    """One message of a queue. It holds its record, and decodes the parts that are asked for.
 
     `topic` is the topic it was sent to, also for retries; `queue` is the queue it was read from.
     `reconsume_times` counts failed deliveries. Times are milliseconds since 1970, except `started_at`: the
     monotonic time at which a listener received the message, 0 before.
     """
 
-    topic: str
+    record: bytes
+    """The record as stored; for a message of an inner batch, the record of the batch."""
     queue: MessageQueue
     queue_offset: int
-    physical_offset: int
-    stored_bytes: int
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    store_timestamp: int
-    reconsume_times: int
-    prepared_transaction_offset: int
-    queue_min_offset: int
-    queue_max_offset: int
-    body_crc: int
-    properties_text: bytes
-    packed_born_host: bytes
-    packed_store_host: bytes
-    plain_body: bytes
-    body_is_bad: bool = False
+    body_bytes: int
+    """The size of the body as stored."""
+    properties_bytes: int
+    queue_min_offset: int = 0
+    queue_max_offset: int = 0
     started_at: float = 0.0
-    parsed: Any = None
     handle: PopHandle | None = None
     """The receipt of a message from a simple consumer."""
+    _topic: str | None = None
+    _reconsume_times: int | None = None
+    _body: bytes | None = None
+    _parts: RecordParts | None = None
+    _properties: Any = None
+
+    def __reduce__(self) -> Any:
+        fields = tuple(getattr(self, name) for name in self.__struct_fields__[:-1])
+        return ReceivedMessage, fields  # without the parsed properties: a read-only mapping has no pickle
+
+    # --- The record ---
+
+    @property
+    def parts(self) -> RecordParts:
+        """The head, the topic and the property text."""
+        parts = self._parts
+        if parts is None:
+            parts = self._parts = split(self.record)
+        return parts
+
+    def edited(self, body: bytes, properties: Mapping[str, str]) -> ReceivedMessage:
+        """Return a copy with another body and other properties."""
+        parts = self.parts._replace(properties=encode_properties(properties))
+        return msgspec.structs.replace(
+            self, body_bytes=len(body), properties_bytes=len(parts.properties), _body=body, _parts=parts,
+            _properties=None,
+        )  # fmt: skip
+
+    @property
+    def topic(self) -> str:
+        """The topic that the message was sent to."""
+        topic = self._topic
+        if topic is None:
+            topic = self._topic = self.parts.topic.decode(errors="replace")
+        return topic
+
+    @topic.setter
+    def topic(self, topic: str) -> None:
+        self._topic = topic
+
+    @property
+    def physical_offset(self) -> int:
+        """The offset of the record in the broker's log."""
+        return self.parts.head[6]
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the record."""
+        return len(self.record)
+
+    @property
+    def flag(self) -> int:
+        """The number that the sender set; brokers ignore it."""
+        return self.parts.head[4]
+
+    @property
+    def sys_flag(self) -> int:
+        """The system flags; a body that was decompressed does not count as compressed."""
+        sys_flag = self.parts.head[7]
+        return sys_flag & ~COMPRESSED if sys_flag & COMPRESSED and not self.body_is_bad else sys_flag
+
+    @property
+    def born_timestamp(self) -> int:
+        """When it was sent, by the sender's clock."""
+        return self.parts.head[8]
+
+    @property
+    def store_timestamp(self) -> int:
+        """When it was stored, by the broker's clock."""
+        return self.parts.head[10]
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often its delivery failed."""
+        times = self._reconsume_times
+        return self.parts.head[12] if times is None else times
+
+    @reconsume_times.setter
+    def reconsume_times(self, times: int) -> None:
+        self._reconsume_times = times
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """The physical offset of the half message of a committed one; else 0."""
+        return self.parts.head[13]
+
+    @property
+    def body_crc(self) -> int:
+        """The checksum of the body as stored."""
+        return self.parts.head[2]
+
+    # --- The body ---
 
     @property
     def body(self) -> bytes:
         """The decompressed body. Raises BadBody or CorruptRecord, for this message only."""
-        if self.body_is_bad:
-            self._fail()
-        return self.plain_body
+        body = self._body
+        if body is None:
+            crc, sys_flag = _BODY_HEAD.unpack_from(self.record)
+            body = self.stored_body
+            if body and crc32(body) != crc:
+                raise CorruptRecord(self.physical_offset, "body CRC", crc, crc32(body))
+            if sys_flag & COMPRESSED:
+                body = decompress(body, sys_flag)
+            self._body = body
+        return body
 
-    def _fail(self) -> NoReturn:
-        # Computed again: a stored exception would keep its stack frames alive.
-        found = crc32(self.plain_body)
-        if found != self.body_crc:
-            raise CorruptRecord(self.physical_offset, "body CRC", self.body_crc, found)
-        decompress(self.plain_body, self.sys_flag)
-        raise BadBody("a codec", "the body could not be decompressed on arrival")
+    @property
+    def stored_body(self) -> bytes:
+        """The body as stored: possibly compressed, or damaged."""
+        record = self.record
+        start = HEADS[record[_HOST_FLAGS_POSITION] & HOST_V6_MASK].size
+        return record[start : start + self.body_bytes]
+
+    @property
+    def body_is_bad(self) -> bool:
+        """Whether `body` raises an error."""
+        try:
+            return self.body is None
+        except (BadBody, CorruptRecord):
+            return True
+
+    @property
+    def plain_body(self) -> bytes:
+        """The body, or what is stored if `body` raises an error."""
+        return self.stored_body if self.body_is_bad else self.body
 
     @overload
     def json(self) -> Any: ...
@@ -100,12 +218,20 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         """
         return msgspec.json.decode(self.body, type=type)
 
+    # --- Properties ---
+
+    @property
+    def properties_text(self) -> bytes:
+        """All properties, as stored."""
+        parts = self._parts
+        return self.record[len(self.record) - self.properties_bytes :] if parts is None else parts.properties
+
     @property
     def properties(self) -> Mapping[str, str]:
         """All properties, including system properties. Read-only."""
-        if self.parsed is None:
-            self.parsed = MappingProxyType(decode_properties(self.properties_text))
-        properties: Mapping[str, str] = self.parsed
+        if self._properties is None:
+            self._properties = MappingProxyType(decode_properties(self.properties_text))
+        properties: Mapping[str, str] = self._properties
         return properties
 
     @property
@@ -131,7 +257,7 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def offset_message_id(self) -> str:
         """The id made of the broker's address and the offset in its log."""
-        return offset_message_id(self.packed_store_host, self.physical_offset)
+        return offset_message_id(self.parts.head[11], self.physical_offset)
 
     @property
     def transaction_id(self) -> str | None:
@@ -151,12 +277,12 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def born_host(self) -> str:
         """The sender's address, as the broker saw it."""
-        return format_host(self.packed_born_host)
+        return format_host(self.parts.head[9])
 
     @property
     def store_host(self) -> str:
         """The address of the broker that stored it first."""
-        return format_host(self.packed_store_host)
+        return format_host(self.parts.head[11])
 
     @property
     def queue_id(self) -> int:
@@ -186,82 +312,73 @@ def decode_pull(
 ) -> list[ReceivedMessage]:
     """Return the messages in the reply to a pull. Raises CorruptRecord for malformed records.
 
-    A damaged body raises only when that message's `body` is read.
+    Only the lengths are read here; a damaged body raises when that message's `body` is read.
     """
     data = bytes(records)
     messages: list[ReceivedMessage] = []
-    topics: dict[bytes, str] = {}
-    position, end = 0, len(data)
-    unpack, length = HEAD.unpack_from, LENGTH.unpack_from
-    physical_offset = -1
+    add = messages.append
+    start, end = 0, len(data)
+    unpack, length = _PLACES.unpack_from, LENGTH.unpack_from
     try:
-        while position < end:
-            (size, magic, body_crc, _, flag, queue_offset, physical_offset, sys_flag, born_timestamp,
-             born_host, store_timestamp, store_host, reconsume_times, prepared, body_bytes,
-             ) = unpack(data, position)  # fmt: skip
-            body_start = position + HEAD.size
+        while start < end:
+            size, magic, queue_offset, sys_flag, body_bytes = unpack(data, start)
+            topic_start = start + HEAD.size + body_bytes
             if sys_flag & HOST_V6_MASK:
                 layout = HEADS[sys_flag & HOST_V6_MASK]
-                (*_, born_host, store_timestamp, store_host, reconsume_times, prepared, body_bytes,
-                 ) = layout.unpack_from(data, position)  # fmt: skip
-                body_start = position + layout.size
-            body_end = body_start + body_bytes
+                body_bytes = layout.unpack_from(data, start)[14]
+                topic_start = start + layout.size + body_bytes
             if magic == MAGIC_V1:
-                topic_start = body_end + 1
-                topic_end = topic_start + data[body_end]
+                topic_end = topic_start + 1 + data[topic_start]
             else:
-                topic_start = body_end + 2
-                topic_end = topic_start + length(data, body_end)[0]
-            properties_start = topic_end + 2
-            position += size
+                topic_end = topic_start + 2 + length(data, topic_start)[0]
+            (properties_bytes,) = length(data, topic_end)
+            stop = start + size
             if (
-                body_bytes < 0
-                or properties_start + length(data, topic_end)[0] != position
-                or position > end
+                topic_end + 2 + properties_bytes != stop
+                or body_bytes < 0
                 or (magic != MAGIC_V1 and magic != MAGIC_V2)  # noqa: PLR1714 - twice as fast as a set
             ):
-                raise CorruptRecord(physical_offset, f"size {size} does not match its parts")
-            topic = data[topic_start:topic_end]
+                raise CorruptRecord(_physical_offset(data, start), f"size {size} does not match its parts")
             message = ReceivedMessage(
-                topics.get(topic) or topics.setdefault(topic, topic.decode(errors="replace")),
-                queue, queue_offset + offset_delta, physical_offset, size, flag, sys_flag, born_timestamp,
-                store_timestamp, reconsume_times, prepared, min_offset, max_offset, body_crc,
-                data[properties_start:position], born_host, store_host, data[body_start:body_end],
+                data[start:stop], queue, queue_offset + offset_delta, body_bytes, properties_bytes,
+                min_offset, max_offset,
             )  # fmt: skip
-            messages.append(message)
-            if body_bytes and crc32(message.plain_body) != body_crc:
-                message.body_is_bad = True
-            elif sys_flag & COMPRESSED:
-                inflate(message)
-            if sys_flag & INNER_BATCH == INNER_BATCH and not message.body_is_bad:
-                messages[-1:] = _members(message)
+            if sys_flag & INNER_BATCH == INNER_BATCH:
+                messages += _members(message)
+            else:
+                add(message)
+            start = stop
     except (struct.error, IndexError) as error:
-        raise CorruptRecord(physical_offset, "record is cut short") from error
+        raise CorruptRecord(_physical_offset(data, start), "record is cut short") from error
+    if start != end:
+        raise CorruptRecord(messages[-1].physical_offset, "record is cut short")
     return messages
 
 
-def inflate(message: ReceivedMessage) -> None:
-    """Decompress the body; on failure, mark it as bad."""
-    try:
-        message.plain_body = decompress(message.plain_body, message.sys_flag)
-        message.sys_flag &= ~COMPRESSED
-    except BadBody:
-        message.body_is_bad = True
+def _physical_offset(data: bytes, position: int) -> int:
+    """Return the offset that the record at a position of a reply names, -1 if it is cut before."""
+    if position + _PHYSICAL_OFFSET.size > len(data):
+        return -1
+    found: int = _PHYSICAL_OFFSET.unpack_from(data, position)[0]
+    return found
 
 
 def _members(batch: ReceivedMessage) -> list[ReceivedMessage]:
-    """Return the messages of an inner batch, with consecutive offsets."""
+    """Return the messages of an inner batch, with consecutive offsets; the batch itself if it is damaged."""
+    if batch.body_is_bad:
+        return [batch]
     try:
-        elements = split_batch(memoryview(batch.plain_body))
+        elements = split_columns(batch.body)
     except ValueError as error:
         raise CorruptRecord(batch.physical_offset, str(error)) from error
+    head, position, topic, _ = batch.parts
     return [
-        msgspec.structs.replace(
-            batch,
-            queue_offset=batch.queue_offset + number,
-            flag=element.flag,
-            properties_text=element.properties,
-            plain_body=bytes(element.body),
+        ReceivedMessage(
+            batch.record, batch.queue, batch.queue_offset + number, len(body), len(properties),
+            batch.queue_min_offset, batch.queue_max_offset, _body=body,
+            _parts=RecordParts((*head[:4], flag, *head[5:]), position, topic, properties),
         )
-        for number, element in enumerate(elements)
-    ]
+        for number, (flag, body, properties) in enumerate(
+            zip(elements.flags, elements.bodies, elements.properties, strict=True)
+        )
+    ]  # fmt: skip

@@ -74,7 +74,7 @@ class AgainstModel(RuleBasedStateMachine):
     def totals_agree(self) -> None:
         everything = [*self.held.values(), *self.taken.values()]
         assert self.queue.message_count == len(everything)
-        assert self.queue.message_bytes == sum(len(message.plain_body) for message in everything)
+        assert self.queue.message_bytes == sum(len(message.body) for message in everything)
         assert self.queue.span == (max(self.held) - min(self.held) if self.held else 0)
 
 

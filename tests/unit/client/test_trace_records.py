@@ -61,8 +61,8 @@ def test_a_record_never_ends_with_an_empty_field() -> None:
 
 
 def test_what_others_put_into_keys_cannot_break_a_record() -> None:
-    [message] = decode_pull(record(0), QUEUE)
-    message.properties_text = b"UNIQ_KEY\x01ID\x02KEYS\x01a\x01b\0 c\x02"
+    plain = record(0, properties={"UNIQ_KEY": "ID", "KEYS": "a|b\0 c"})
+    [message] = decode_pull(plain.replace(b"a|b", b"a\x01b"), QUEUE)
     trace = trace_records.delivered(message, "G", "CALL", now_ms=1)
     assert trace.keys == ("ID", "ab", "c")
     assert trace.text.count("\x01") == 7

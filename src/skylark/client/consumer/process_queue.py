@@ -28,7 +28,7 @@ class ProcessQueue:
         self.queue = queue
         self.dropped = False
         self.message_count = 0
-        self.message_bytes = 0  # of decompressed bodies
+        self.message_bytes = 0  # of bodies, as stored
         self.max_offset = 0  # the last one put
         self.accumulated_count = 0  # messages in the broker's queue behind the last one put
         self.last_pull_at = now
@@ -63,7 +63,7 @@ class ProcessQueue:
         self._messages.update(zip(offsets, messages, strict=True))
         self._order.extend(offsets)
         self.message_count += len(offsets)
-        self.message_bytes += sum([len(message.plain_body) for message in messages])
+        self.message_bytes += sum([message.body_bytes for message in messages])
         self.max_offset = offsets[-1]
         return True
 
@@ -75,7 +75,7 @@ class ProcessQueue:
             else:
                 self._order.append(queue_offset)
             self.message_count += 1
-            self.message_bytes += len(message.plain_body)
+            self.message_bytes += message.body_bytes
             self.max_offset = queue_offset
         self._messages[queue_offset] = message
 
@@ -98,7 +98,7 @@ class ProcessQueue:
             return NOTHING_HELD
         take = held.pop
         removed = [
-            len(found.plain_body)
+            found.body_bytes
             for message in messages
             if (found := take(message.queue_offset, None)) is not None
         ]
@@ -164,7 +164,7 @@ class ProcessQueue:
             return NOTHING_HELD
         last = max(self._taken)
         self.message_count -= len(self._taken)
-        self.message_bytes -= sum(len(message.plain_body) for message in self._taken.values())
+        self.message_bytes -= sum(message.body_bytes for message in self._taken.values())
         self._taken.clear()
         return last + 1
 
@@ -239,7 +239,7 @@ class MessageRows:
 
     def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
         self.messages = messages
-        self.body_bytes = sum(len(message.plain_body) for message in messages)
+        self.body_bytes = sum(message.body_bytes for message in messages)
 
     def __len__(self) -> int:
         return len(self.messages)

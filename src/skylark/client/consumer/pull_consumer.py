@@ -265,8 +265,10 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
         fetcher = self._running()
         fetcher.decode_as(message_rows, self.settings.pull_batch_max)
         batch = await fetcher.take(None if timeout_ms is None else timeout_ms / 1000)
-        for message in batch.messages if batch is not None else ():
-            message.topic = without_namespace(self._client.namespace, message.topic)
+        namespace = self._client.namespace
+        if namespace and batch is not None:
+            for message in batch.messages:
+                message.topic = without_namespace(namespace, message.topic)
         return batch
 
     async def poll_arrow(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,10 +13,10 @@ from skylark.client.producer.async_sender import AsyncSender
 from skylark.client.producer.message_encoder import SystemMessage
 from skylark.client.producer.queue_selectors import SendTarget
 from skylark.client.producer.send_receipt import SendReceipt
-from skylark.client.received_message import COMPRESSED, ReceivedMessage, inflate
+from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.client.session.session import Session
 from skylark.clock import Clock, SystemClock
-from skylark.errors import BadMessage, ClientClosed, NoReply, SendFailed
+from skylark.errors import BadMessage, ClientClosed, CorruptRecord, NoReply, SendFailed
 from skylark.model.message import (
     PROPERTY_ARRIVE_TIME,
     PROPERTY_CLUSTER,
@@ -24,12 +25,13 @@ from skylark.model.message import (
     PROPERTY_REPLY_TO,
     PROPERTY_TTL,
     Message,
+    PutMessage,
     decode_properties,
     encode_properties,
     pack_host,
 )
 from skylark.model.names import reply_topic
-from skylark.model.record import crc32
+from skylark.model.record import encode
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
@@ -185,7 +187,7 @@ class PendingRequests:
                 broker=self._session.routes.broker_of(address) or "",
                 now_ms=self._clock.now_ms(),
             )
-        except ValueError as error:
+        except (ValueError, struct.error, CorruptRecord) as error:
             log.warning("cannot read pushed reply broker=%s reason=%s", address, error)
             return command.reply(ResponseCode.SYSTEM_ERROR, "process reply message fail")
         correlation_id = message.properties.get(PROPERTY_CORRELATION_ID, "")
@@ -221,32 +223,31 @@ async def _reply_or_failure(
 
 
 def pushed_reply(pushed: PushReplyMessageToClient, *, broker: str, now_ms: int) -> ReceivedMessage:
-    """Return a pushed reply as a message. Raises ValueError for invalid addresses."""
+    """Return a pushed reply as a message.
+
+    Raises ValueError for invalid addresses, struct.error or CorruptRecord for values that no record holds.
+    """
     properties = decode_properties(pushed.properties.encode(errors="replace"))
-    body = bytes(pushed.body)
-    message = ReceivedMessage(
-        topic=pushed.topic,
-        queue=MessageQueue(pushed.topic, broker, pushed.queue_id),
-        queue_offset=0,
-        physical_offset=0,
-        stored_bytes=0,
+    message = PutMessage(
+        pushed.topic,
+        pushed.queue_id,
+        bytes(pushed.body),
+        encode_properties({**properties, PROPERTY_ARRIVE_TIME: str(now_ms)}),
         flag=pushed.flag,
         sys_flag=pushed.sys_flag,
         born_timestamp=pushed.born_timestamp,
-        store_timestamp=pushed.store_timestamp,
+        born_host=_packed(pushed.born_host),
         reconsume_times=pushed.reconsume_times,
-        prepared_transaction_offset=0,
-        queue_min_offset=0,
-        queue_max_offset=0,
-        body_crc=crc32(body),
-        properties_text=encode_properties({**properties, PROPERTY_ARRIVE_TIME: str(now_ms)}),
-        packed_born_host=_packed(pushed.born_host),
-        packed_store_host=_packed(pushed.store_host),
-        plain_body=body,
     )
-    if pushed.sys_flag & COMPRESSED:
-        inflate(message)
-    return message
+    record = encode(
+        message,
+        queue_offset=0,
+        physical_offset=0,
+        store_timestamp=pushed.store_timestamp,
+        store_host=_packed(pushed.store_host),
+    )
+    [reply] = decode_pull(record, MessageQueue(pushed.topic, broker, pushed.queue_id))
+    return reply
 
 
 def _packed(address: str) -> bytes:
