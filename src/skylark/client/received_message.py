@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from skylark.errors import BadBody, CorruptRecord
 from skylark.model.body import decompress
@@ -27,6 +28,7 @@ from skylark.model.message import (
 )
 from skylark.model.message_id import offset_message_id
 from skylark.model.record import (
+    CRC_MASK,
     HEAD,
     HEADS,
     LENGTH,
@@ -34,7 +36,6 @@ from skylark.model.record import (
     MAGIC_V2,
     SYS_FLAG_POSITION,
     RecordParts,
-    crc32,
     split,
     split_columns,
 )
@@ -54,6 +55,8 @@ _PLACES = struct.Struct(">iI12xq8xi44xI")
 _PHYSICAL_OFFSET = struct.Struct(">28xq")
 _BODY_HEAD = struct.Struct(">8xi24xi")  # CRC, system flags
 _HOST_FLAGS_POSITION = SYS_FLAG_POSITION + 3
+_HEAD_BYTES = HEAD.size
+_UNUSUAL = HOST_V6_MASK | INNER_BATCH
 
 find_retry_topic = property_finder(PROPERTY_RETRY_TOPIC)
 
@@ -177,9 +180,13 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
         body = self._body
         if body is None:
             crc, sys_flag = _BODY_HEAD.unpack_from(self.record)
-            body = self.stored_body
-            if body and crc32(body) != crc:
-                raise CorruptRecord(self.physical_offset, "body CRC", crc, crc32(body))
+            body = (
+                self.stored_body
+                if sys_flag & HOST_V6_MASK
+                else self.record[_HEAD_BYTES : _HEAD_BYTES + self.body_bytes]
+            )
+            if crc32(body) & CRC_MASK != crc and body:
+                raise CorruptRecord(self.physical_offset, "body CRC", crc, crc32(body) & CRC_MASK)
             if sys_flag & COMPRESSED:
                 body = decompress(body, sys_flag)
             self._body = body
@@ -188,9 +195,8 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def stored_body(self) -> bytes:
         """The body as stored: possibly compressed, or damaged."""
-        record = self.record
-        start = HEADS[record[_HOST_FLAGS_POSITION] & HOST_V6_MASK].size
-        return record[start : start + self.body_bytes]
+        start = HEADS[self.record[_HOST_FLAGS_POSITION] & HOST_V6_MASK].size
+        return self.record[start : start + self.body_bytes]
 
     @property
     def body_is_bad(self) -> bool:
@@ -242,7 +248,8 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     @property
     def keys(self) -> list[str]:
         """The keys that the sender set."""
-        return split_keys(_text(find_keys(self.properties_text)) or "")
+        text = find_keys(self.properties_text)
+        return [] if text is None else split_keys(text.decode(errors="replace"))
 
     @property
     def unique_key(self) -> str | None:
@@ -317,42 +324,52 @@ def decode_pull(
     data = bytes(records)
     messages: list[ReceivedMessage] = []
     add = messages.append
+    unpack, length, head_bytes, unusual = _PLACES.unpack_from, LENGTH.unpack_from, _HEAD_BYTES, _UNUSUAL
     start, end = 0, len(data)
-    unpack, length = _PLACES.unpack_from, LENGTH.unpack_from
     try:
         while start < end:
             size, magic, queue_offset, sys_flag, body_bytes = unpack(data, start)
-            topic_start = start + HEAD.size + body_bytes
-            if sys_flag & HOST_V6_MASK:
-                layout = HEADS[sys_flag & HOST_V6_MASK]
-                body_bytes = layout.unpack_from(data, start)[14]
-                topic_start = start + layout.size + body_bytes
+            stop = start + size
+            if sys_flag & unusual:
+                record = data[start:stop]
+                messages += _unusual(record, queue, queue_offset + offset_delta, min_offset, max_offset)
+                start = stop
+                continue
+            topic_start = start + head_bytes + body_bytes
             if magic == MAGIC_V1:
                 topic_end = topic_start + 1 + data[topic_start]
-            else:
+            elif magic == MAGIC_V2:
                 topic_end = topic_start + 2 + length(data, topic_start)[0]
+            else:
+                raise CorruptRecord(_physical_offset(data, start), f"magic {magic:#010x}")
             (properties_bytes,) = length(data, topic_end)
-            stop = start + size
-            if (
-                topic_end + 2 + properties_bytes != stop
-                or body_bytes < 0
-                or (magic != MAGIC_V1 and magic != MAGIC_V2)  # noqa: PLR1714 - twice as fast as a set
-            ):
+            if topic_end + 2 + properties_bytes != stop:
                 raise CorruptRecord(_physical_offset(data, start), f"size {size} does not match its parts")
             message = ReceivedMessage(
                 data[start:stop], queue, queue_offset + offset_delta, body_bytes, properties_bytes,
                 min_offset, max_offset,
             )  # fmt: skip
-            if sys_flag & INNER_BATCH == INNER_BATCH:
-                messages += _members(message)
-            else:
-                add(message)
+            add(message)
             start = stop
     except (struct.error, IndexError) as error:
         raise CorruptRecord(_physical_offset(data, start), "record is cut short") from error
     if start != end:
-        raise CorruptRecord(messages[-1].physical_offset, "record is cut short")
+        last = messages[-1].physical_offset if messages else -1
+        raise CorruptRecord(last, "record is cut short")
     return messages
+
+
+def _unusual(
+    record: bytes, queue: MessageQueue, queue_offset: int, min_offset: int, max_offset: int
+) -> list[ReceivedMessage]:
+    """Return the messages of a record with an IPv6 host or an inner batch. Raises CorruptRecord."""
+    parts = split(record)
+    message = ReceivedMessage(
+        record, queue, queue_offset, parts.head[14], len(parts.properties), min_offset, max_offset
+    )
+    if parts.head[7] & INNER_BATCH != INNER_BATCH or message.body_is_bad:
+        return [message]
+    return _members(message)
 
 
 def _physical_offset(data: bytes, position: int) -> int:
@@ -364,9 +381,7 @@ def _physical_offset(data: bytes, position: int) -> int:
 
 
 def _members(batch: ReceivedMessage) -> list[ReceivedMessage]:
-    """Return the messages of an inner batch, with consecutive offsets; the batch itself if it is damaged."""
-    if batch.body_is_bad:
-        return [batch]
+    """Return the messages of an inner batch, with consecutive offsets."""
     try:
         elements = split_columns(batch.body)
     except ValueError as error:

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from skylark.arrow.record_layout import Ints, Records, locate, record_starts
+from skylark.arrow.record_layout import Ints, Records, locate, record_starts, unit_sizes
 from skylark.errors import BrokerError, RocketMQError, SettingsError
 from skylark.model.message_id import parse_offset_message_id
-from skylark.model.record import RECORD_BYTES_MIN, decode_all
+from skylark.model.record import decode_all
 from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.pipelines.cluster_client import (
     BULK_BYTES,
@@ -27,7 +27,6 @@ from skylark.pipelines.cluster_client import (
 )
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.options import SourceOptions
-from skylark.pipelines.store_source import UNIT_TYPE
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import Buffer, RemotingCommand, prefix
@@ -81,10 +80,12 @@ def _sizes(answers: Sequence[PulledRecords]) -> list[Ints] | None:
     """Record sizes by the replies' queue entries; None if they do not add up."""
     if not all(answer.units for answer in answers):
         return None
-    sizes = [np.frombuffer(answer.units, UNIT_TYPE)["size"].astype(np.int64) for answer in answers]
-    for answer, each in zip(answers, sizes, strict=True):
-        if each.sum() != len(answer.records) or (each < RECORD_BYTES_MIN).any():
+    sizes: list[Ints] = []
+    for answer in answers:
+        found = unit_sizes(answer.units, len(answer.records))
+        if found is None:
             return None
+        sizes.append(found)
     return sizes
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from skylark.arrow.record_layout import Ints, Records, in_order, locate
+from skylark.arrow.record_layout import UNIT_TYPE, Ints, Records, in_order, locate
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, NoRoute, OffsetOutOfRange
 from skylark.model.java import java_hash
 from skylark.model.message import SCHEDULE_TOPIC, StoredMessage
@@ -28,7 +28,6 @@ from skylark.store.store_reader import StoreReader
 
 log = logging.getLogger(__name__)
 
-UNIT_TYPE = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 UNITS_AT_A_TIME = 16_384
 SAMPLE_UNITS = 256
 STORES_OPEN_MAX = 8

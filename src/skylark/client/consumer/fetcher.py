@@ -43,7 +43,14 @@ from skylark.client.namespace import without_namespace
 from skylark.client.received_message import ReceivedMessage, decode_pull, find_retry_topic
 from skylark.client.session.routes import FoundBroker
 from skylark.client.session.session import Session
-from skylark.errors import BrokerError, BrokerUnknown, NoRoute, RemotingError, RocketMQError
+from skylark.errors import (
+    BrokerError,
+    BrokerUnknown,
+    CorruptRecord,
+    NoRoute,
+    RemotingError,
+    RocketMQError,
+)
 from skylark.model.message import RETRY_TOPIC_PREFIX
 from skylark.protocol.bodies import MASTER_ID, MessageQueue
 from skylark.protocol.codes import ResponseCode
@@ -75,11 +82,16 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How a consumer pulls. With `hold`, the broker waits for a message if there is none."""
+    """How a consumer pulls. With `hold`, the broker waits for a message if there is none.
+
+    With `units`, Skylark's brokers return the queue entries of a large pull, too, and do not compare them
+    with the records.
+    """
 
     messages_max: int
     bytes_max: int = ANY_BYTES
     bulk_bytes_max: int = BULK_BYTES
+    units: bool = False
     hold_ms: int
     timeout_ms: int
     hold: bool = True
@@ -188,6 +200,8 @@ class Fetcher:
         posted = options.post_subscription and not by_class
         commit = committed is not None and committed > 0 and not broker.is_slave
 
+        bulk = bulk_bytes(options.messages_max, options.bulk_bytes_max)
+
         def request(kind: type[PullMessage]) -> PullMessage:
             return kind(
                 consumer_group=self._group,
@@ -211,7 +225,8 @@ class Fetcher:
                 expression_type=subscription.expression_type,
                 max_msg_bytes=options.bytes_max,
                 broker_name=queue.broker_name,
-                bulk_bytes=bulk_bytes(options.messages_max, options.bulk_bytes_max),
+                bulk_bytes=bulk,
+                bulk_units=(options.units and bulk is not None) or None,
             )
 
         address = self._filter_server(queue.topic, broker) if by_class else broker.address
@@ -549,7 +564,7 @@ class PullFetchLoop:
         self._arrived.set()
         await self._tasks.close()
 
-    def decode_as(self, decode: DecodeRows, messages_max: int) -> None:
+    def decode_as(self, decode: DecodeRows, messages_max: int, *, units: bool = False) -> None:
         """Decode replies by another function, and pull up to this many messages at once.
 
         Rows that were fetched, but not handed out, are fetched again.
@@ -557,7 +572,7 @@ class PullFetchLoop:
         if decode is self._decode:
             return
         self._decode = decode
-        self._options = replace(self._options, messages_max=messages_max)
+        self._options = replace(self._options, messages_max=messages_max, units=units)
         for held in self.held.values():
             if held.position is not None:
                 self.seek(held, held.position)
@@ -649,14 +664,14 @@ class PullFetchLoop:
         asked = held.next_offset
         assert asked is not None
         try:
-            subscription = self._subscription_of(held.queue.topic)
-            result, _ = await self._fetcher.ask(held.queue, subscription, asked, self._options)
+            try:
+                result, rows = await self._ask(held.queue, asked, self._options)
+            except CorruptRecord:
+                if not self._options.units:
+                    raise
+                # The broker leaves out what does not match its queue entry, if it has to compare.
+                result, rows = await self._ask(held.queue, asked, replace(self._options, units=False))
             status, next_offset = pull_status(result.code), result.reply.next_begin_offset
-            rows = (
-                self._decode(held.queue, subscription, asked, result)
-                if status is PullStatus.FOUND
-                else NO_ROWS
-            )
         except RocketMQError as error:
             return error
         if self.held.get(held.queue) is not held:
@@ -669,6 +684,12 @@ class PullFetchLoop:
             self._message_count += len(rows)
             self._arrived.set()
         return None
+
+    async def _ask(self, queue: MessageQueue, asked: int, options: FetchOptions) -> tuple[PullResult, Rows]:
+        subscription = self._subscription_of(queue.topic)
+        result, _ = await self._fetcher.ask(queue, subscription, asked, options)
+        found = pull_status(result.code) is PullStatus.FOUND
+        return result, self._decode(queue, subscription, asked, result) if found else NO_ROWS
 
     def _delay_ms(self, held: PulledQueue, error: RocketMQError) -> int:
         settings = self._settings

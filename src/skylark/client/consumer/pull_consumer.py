@@ -322,7 +322,7 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
     ) -> pa.RecordBatch | None:
         rows = _record_rows()
         fetch_loop = self._running()
-        fetch_loop.decode_as(rows.record_rows, rows.ROWS_PER_PULL)
+        fetch_loop.decode_as(rows.record_rows, rows.ROWS_PER_PULL, units=True)
         current, self._current_rows = self._current_rows, None
         if current is None or current[0].is_void:
             taken = await fetch_loop.take(None if timeout_ms is None else timeout_ms / 1000)

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from skylark.arrow.columns import VALUE, message_schema
 from skylark.arrow.decoder import Decoder, PropertyTexts
 from skylark.arrow.json_bodies import JsonBodies
-from skylark.arrow.record_layout import Records, locate, record_starts
+from skylark.arrow.record_layout import Records, locate, record_starts, unit_sizes
 from skylark.client.consumer.subscription import TopicSubscription
 from skylark.errors import ClientError
 from skylark.model.message import SystemFlag
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PullResult
 
-ROWS_PER_PULL = 4096
+ROWS_PER_PULL = 2048
 """Messages to pull at once: decoding costs little per row, but some hundred microseconds per batch."""
 COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 """Columns unless others are asked for."""
@@ -60,7 +60,8 @@ def record_rows(
 ) -> RecordRows:
     """`DecodeRows` of undecoded records. Raises CorruptRecord; ClientError for inner batches."""
     data = bytes(result.records)
-    records = locate(data, record_starts(data))
+    sizes = unit_sizes(result.units, len(data)) if result.units else None
+    records = locate(data, record_starts(data) if sizes is None else np.cumsum(sizes) - sizes, sizes)
     if records.bad.any():
         raise records.corrupt(records.bad)
     heads = records.heads
