@@ -178,6 +178,28 @@ def test_several_brokers_share_a_name_server_and_a_dead_one_comes_back(tmp_path:
     assert children_named(running.process.pid, "broker-") == []
 
 
+def test_topics_are_on_all_brokers_of_serve_whoever_makes_them(tmp_path: Path) -> None:
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--set", "metricsPromExporterPort=0")
+    arguments = ("serve", "--data", str(tmp_path), "--brokers", "3", *ports)
+    names = ["broker-a", "broker-b", "broker-c"]
+    with started(*arguments, last_words="3 brokers, ready") as running:
+        name_server = running.address("name server")
+        assert send(running.address("broker broker-b"), "automatic", b"the first message") == 0
+        made = run("topic", "create", "by-hand", "--queues", "4", "--namesrv", name_server)
+        assert made.returncode == 0, made.stderr
+        for topic in ("automatic", "by-hand"):
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while len(queues := route_of(name_server, topic).queue_datas) < len(names):
+                assert time.monotonic() < deadline, f"{topic} is only on {queues}"
+                time.sleep(0.05)
+            assert sorted(each.broker_name for each in queues) == names
+            assert len({(each.read_queue_nums, each.write_queue_nums, each.perm) for each in queues}) == 1
+        # A topic of one broker alone stays there: only what a send creates is shared.
+        run("topic", "create", "of-one", "--broker", "broker-a", "--namesrv", name_server)
+        assert [each.broker_name for each in route_of(name_server, "of-one").queue_datas] == ["broker-a"]
+        assert running.stop() == 0
+
+
 def test_several_brokers_have_each_their_own_log_whatever_is_set_for_all(tmp_path: Path) -> None:
     """Two brokers that write to one log destroy each other's messages."""
     config = tmp_path / "broker.conf"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from skylark.admin.results import Gathered, Route, Topic, TopicStats
 from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BadName, BrokerError
-from skylark.model.names import AUTO_CREATE_TOPIC, topic_name_error
+from skylark.model.names import topic_name_error
 from skylark.protocol.bodies import PERM_READ_WRITE, MessageQueue, TopicConfig, TopicConfigList
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.name_server import (
@@ -75,7 +75,7 @@ class AsyncTopics:
             attributes={f"+{name}": value for name, value in (attributes or {}).items()},
         )
         targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
-        gathered = await self._servers.ask_each(targets, _update_request(wanted))
+        gathered = await self._servers.ask_each(targets, UpdateAndCreateTopic.of(wanted))
         gathered.complete(f"create topic {topic}")
 
     async def create_all(
@@ -131,7 +131,7 @@ class AsyncTopics:
                 f"-{name}" if value is None else f"+{name}": value or ""
                 for name, value in (attributes or {}).items()
             }
-            await self._servers.ask(address, _update_request(config))
+            await self._servers.ask(address, UpdateAndCreateTopic.of(config))
 
         (await self._servers.gather(targets, change)).complete(f"update topic {topic}")
 
@@ -243,21 +243,3 @@ class AsyncTopics:
 def _check(topic: str) -> None:
     if fault := topic_name_error(topic):
         raise BadName("topic", topic, fault)
-
-
-def _update_request(config: TopicConfig) -> UpdateAndCreateTopic:
-    attributes = ",".join(
-        f"{name}={value}" if name.startswith("+") else name for name, value in config.attributes.items()
-    )
-    return UpdateAndCreateTopic(
-        topic=config.topic_name,
-        default_topic=AUTO_CREATE_TOPIC,
-        read_queue_nums=config.read_queue_nums,
-        write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
-        topic_filter_type=config.topic_filter_type,
-        order=config.order,
-        topic_sys_flag=config.topic_sys_flag,
-        attributes=attributes,
-        force=False,
-    )

@@ -273,6 +273,7 @@ class Broker:
         self._offset_changes_saved = self._delay_changes_saved = self._timer_changes_saved = 0
         self._order_changes_saved = 0
         self.topics.on_change = self._topics_changed
+        self.topics.on_new = self.registration.share
         self.groups.on_change = groups_file.mark
         modes_file = self.metadata.add(directory / "messageRequestMode.json", self.request_modes.snapshot)
         self.request_modes.on_change = modes_file.mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from skylark.broker.address import BrokerAddress
 from skylark.broker.metadata_json import encode_metadata
@@ -14,7 +14,7 @@ from skylark.broker.topics import TopicTable
 from skylark.clock import Clock
 from skylark.errors import BrokerError, MasterExists, RocketMQError
 from skylark.model.record import crc32
-from skylark.protocol.bodies import MASTER_ID, RegisterBrokerBody, TopicConfig, TopicRouteData
+from skylark.protocol.bodies import MASTER_ID, BrokerData, RegisterBrokerBody, TopicConfig, TopicRouteData
 from skylark.protocol.requests.name_server import (
     GetBrokerClusterInfo,
     GetRouteInfoByTopic,
@@ -22,6 +22,7 @@ from skylark.protocol.requests.name_server import (
     RegisterBrokerReply,
     UnregisterBroker,
 )
+from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 from skylark.remoting.tls_client import ClientTls
@@ -32,6 +33,7 @@ from skylark.tasks import Tasks
 log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S = 3.0
+SHARE_TIMEOUT_S = 3.0
 MASTER_TIMEOUT_S = 3.0
 RETRY_S = 1.0
 ROUTE_TIMEOUT_S = 1.0
@@ -102,13 +104,17 @@ class Registration:
 
     async def _members(self, server: str) -> dict[int, str]:
         """Return the brokers of this name by id; none if the name server does not reply."""
+        members = (await self._brokers(server)).get(self._live.current.name)
+        return dict(members.broker_addrs) if members is not None else {}
+
+    async def _brokers(self, server: str) -> Mapping[str, BrokerData]:
+        """Return all brokers by name; none if the name server does not reply."""
         try:
             cluster = await self._pool.call(server, GetBrokerClusterInfo(), timeout_s=MASTER_TIMEOUT_S)
         except (RocketMQError, OSError) as error:
-            log.warning("cannot ask name server for the master address=%s reason=%s", server, error)
+            log.warning("cannot ask name server for the brokers address=%s reason=%s", server, error)
             return {}
-        members = cluster.broker_addr_table.get(self._live.current.name)
-        return dict(members.broker_addrs) if members is not None else {}
+        return cluster.broker_addr_table
 
     def start(self) -> None:
         self._started = True
@@ -143,6 +149,31 @@ class Registration:
             except (RocketMQError, OSError) as error:
                 log.warning("cannot get route from name server address=%s reason=%s", server, error)
         return None
+
+    def share(self, topic: TopicConfig) -> None:
+        """Create a new topic on the other masters of the cluster, too, if that is set."""
+        if self._live.current.share_new_topics:
+            self._tasks.spawn(self._share(topic))
+
+    async def _share(self, topic: TopicConfig) -> None:
+        route = await self.route(topic.topic_name)
+        having = {self._live.current.name}
+        if route is not None:
+            having.update(each.broker_name for each in route.queue_datas)
+        for server in self._servers:
+            for name, members in (await self._brokers(server)).items():
+                address = members.broker_addrs.get(MASTER_ID)
+                if name not in having and members.cluster == self._live.current.cluster and address:
+                    having.add(name)
+                    await self._create(topic, address)
+
+    async def _create(self, topic: TopicConfig, address: str) -> None:
+        try:
+            request = UpdateAndCreateTopic.of(topic)
+            await self._pool.call(address, request, timeout_s=SHARE_TIMEOUT_S)
+        except (RocketMQError, OSError) as error:
+            log.warning("cannot create topic on broker topic=%s address=%s reason=%s",
+                        topic.topic_name, address, error)  # fmt: skip
 
     async def first_attempt(self) -> None:
         """Wait, for a limited time, until registration with every name server was attempted once."""

@@ -203,6 +203,8 @@ class TopicTable:
         self._live = live
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change, for the file to be written."""
+        self.on_new: Callable[[TopicConfig], None] = lambda config: None
+        """Called with a topic that a send has created."""
         self._topics: dict[str, TopicConfig] = {}
         self._sendable: dict[str, TopicConfig] = {}
         self.plain: dict[str, int] = {}
@@ -290,11 +292,13 @@ class TopicTable:
                 topic_filter_type=model.topic_filter_type,
                 topic_sys_flag=flag,
             )
-        elif is_retry:
+            made = self._change(config, now_ms)
+            self.on_new(made)
+            return made
+        if is_retry:
             config = msgspec.structs.replace(_topic(topic, 1), topic_sys_flag=flag)
-        else:
-            raise topic_not_exist(f"topic[{topic}] not exist, apply first please!{FAQ}")
-        return self._change(config, now_ms)
+            return self._change(config, now_ms)
+        raise topic_not_exist(f"topic[{topic}] not exist, apply first please!{FAQ}")
 
     def _model(self, default_topic: str) -> TopicConfig | None:
         """Return the template for new topics, if it may be inherited."""

@@ -78,7 +78,7 @@ def broker_commands(
             own["store.commit_log_path"] = settings.store.commit_log_path / name
         sets = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
         command = (sys.executable, "-m", "skylark", "broker", "--stop-with-stdin")
-        commands[name] = [*command, *more, *sets]
+        commands[name] = [*command, "--set", "share_new_topics=true", *more, *sets]
     return commands
 
 

@@ -223,6 +223,7 @@ class BrokerSettings:
     permission: int = setting(6, "brokerPermission", 0, 7, live=True)
     default_topic_queues: int = setting(8, "defaultTopicQueueNums", 1)
     auto_create_topics: bool = setting(True, "autoCreateTopicEnable", live=True)
+    share_new_topics: bool = setting(False, "shareNewTopics", live=True)
     auto_create_groups: bool = setting(True, "autoCreateSubscriptionGroup", live=True)
     create_system_groups: bool = setting(True, "enableCreateSysGroup", live=True)
     cluster_topic: bool = setting(True, "clusterTopicEnable")

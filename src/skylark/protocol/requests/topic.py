@@ -1,9 +1,10 @@
 """Topics of a broker: 17, 18, 21, 202, 215, 300, 305, 351."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from msgspec import field
 
+from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.protocol.bodies import (
     GroupList,
     TopicConfig,
@@ -31,6 +32,25 @@ class UpdateAndCreateTopic(Request[None], frozen=True):
     topic_sys_flag: Int32 | None = None
     attributes: str | None = None
     force: bool | None = None
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> Self:
+        """Return the request that makes a topic as configured."""
+        attributes = ",".join(
+            f"{name}={value}" if name.startswith("+") else name for name, value in config.attributes.items()
+        )
+        return cls(
+            topic=config.topic_name,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            order=config.order,
+            topic_sys_flag=config.topic_sys_flag,
+            attributes=attributes,
+            force=False,
+        )
 
 
 class UpdateAndCreateTopicList(Request[None], frozen=True):
