@@ -3,13 +3,11 @@
 python -m benchmarks.client                          all cells
 python -m benchmarks.client --cells asyncio-256 auto-batching
 python -m benchmarks.client --no-java                without the JVM
-python -m benchmarks.client --others                 aiokafka and nats-py too, on servers of their own
 python -m benchmarks.client --soak 600               memory of producers and a consumer over time
 
 Cells take turns, several rounds; the best round of each counts, because the others were disturbed more.
 `ratios` are those that are expected of the clients (`expected`); figures of two runs are not compared.
-Other systems' clients and servers are fetched on first use; those that cannot be had are left out, with the
-reason. Their cells come last, system by system, so that nobody else's server runs beside ours.
+Clients of other systems stand beside ours in `benchmarks.python_clients`.
 """
 
 from __future__ import annotations
@@ -25,11 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks._common import report
-from benchmarks._other_clients import SERVERS, java_client, other_client
-from benchmarks.peers.java import MissingToolchain
+from benchmarks._other_clients import UNAVAILABLE, java_client
 from skylark import (
     ConsumeFrom,
     Message,
@@ -43,7 +38,6 @@ from skylark.bench.load import Load
 from skylark.bench.load_client import LoadClient
 from skylark.bench.machine import anonymous_bytes, scratch
 from skylark.client.received_message import decode_pull
-from skylark.processes import ProcessFailed
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking_connection import BlockingConnection
@@ -57,14 +51,6 @@ IN_FLIGHT = 256
 GATHERED = 4096  # in flight with automatic batching: what fills its batches
 BATCH = 32
 PULLED = 1024  # in one pull and one call of a listener, as who works off a backlog would set it
-UNAVAILABLE = (
-    MissingToolchain,
-    ProcessFailed,
-    RuntimeError,
-    OSError,
-    pytest.skip.Exception,
-    pytest.fail.Exception,
-)
 SOAK_PER_S = 1000
 SOAK_SAMPLE_S = 5.0
 CONSUME_TIMEOUT_S = 120
@@ -391,7 +377,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="of a round of a cell")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--java", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--others", action="store_true", help="measure aiokafka and nats-py too")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="only this: memory over time")
     return parser.parse_args()
 
@@ -427,12 +412,6 @@ def main() -> None:
         if any(name.startswith(("consume", "decode")) for name in cells):
             bench.fill()
         rates = run(cells, arguments.seconds, arguments.rounds)
-    for name in SERVERS if arguments.others else ():
-        try:
-            with scratch() as path, other_client(name, len(BODY), path) as other:
-                rates |= run(chosen(other.cells()), arguments.seconds, arguments.rounds)
-        except UNAVAILABLE as error:
-            left_out[name] = str(error)
     conditions = {"seconds": arguments.seconds, "rounds": arguments.rounds, "body_bytes": len(BODY)}
     results = {"conditions": conditions, "rates": dict(figures(rates)), "ratios": ratios(rates)}
     report("client", results | ({"left_out": left_out} if left_out else {}))

@@ -1,7 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
-import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Semaphore;
@@ -11,8 +11,8 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * What the Java client does on this machine: ClientRates NAMESRV TOPIC BODY_BYTES. Each line of input is a cell and
- * a number of seconds, each is answered with "rate" and messages a second.
+ * What the Java client does on this machine: ClientRates NAMESRV TOPIC BODY_BYTES. It prints the names of its cells.
+ * Each line of input is a cell and a number of seconds, each is answered with "rate" and messages a second.
  */
 public class ClientRates {
     private static final int IN_FLIGHT = 256;
@@ -42,7 +42,7 @@ public class ClientRates {
                 System.exit(1);
             }
         };
-        Map<String, Step> cells = new HashMap<>();
+        Map<String, Step> cells = new LinkedHashMap<>();
         cells.put("one_in_flight", () -> {
             producer.send(new Message(topic, body));
             return 1;
@@ -60,6 +60,8 @@ public class ClientRates {
             producer.send(messages);
             return BATCH;
         });
+        System.out.println("cells " + String.join(" ", cells.keySet()));
+        System.out.flush();
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             String[] words = line.split(" ");

@@ -26,8 +26,10 @@ TOPIC = "benchmark"
 BACKLOG_TOPIC = "backlog"
 FILL_TIMEOUT_S = 60.0
 
-Cell = Callable[[float], tuple[int, float]]
-"""Takes seconds; returns the number of messages and the seconds that they took."""
+Result = tuple[int, float, float]
+"""Messages, seconds, and seconds of processor time of this process."""
+Cell = Callable[[float], Result]
+"""Takes the seconds for which to send."""
 
 
 class Client(ABC):
@@ -44,36 +46,43 @@ class Client(ABC):
     def stop(self) -> None: ...
 
 
+class Watch:
+    """Measures from its creation to `result`."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter(), time.process_time()
+
+    def result(self, count: int) -> Result:
+        started, used = self._started
+        return count, time.perf_counter() - started, time.process_time() - used
+
+
 class Backlog:
     """Counts messages, and measures from the first to the last."""
 
     def __init__(self) -> None:
-        self._first = 0
+        self._watch: Watch | None = None
         self._count = 0
-        self._started = 0.0
-        self._ended = 0.0
+        self.result: Result = (0, 0.0, 0.0)
 
     def take(self, count: int) -> bool:
-        """Count some messages. Were these the last?"""
-        if not self._count:
-            self._first, self._started = count, time.perf_counter()
-        self._count += count
-        if self._count < BACKLOG:
+        """Count some messages. Were these the last? The first ones start the watch and do not count."""
+        if self._watch is None:
+            self._watch, self._left = Watch(), BACKLOG - count
             return False
-        self._ended = time.perf_counter()
+        self._count += count
+        if self._count < self._left:
+            return False
+        self.result = self._watch.result(self._count)
         return True
 
-    def result(self) -> tuple[int, float]:
-        return self._count - self._first, self._ended - self._started
 
-
-def repeated(step: Callable[[], int], seconds: float) -> tuple[int, float]:
-    started = time.perf_counter()
-    end = started + seconds
-    count = 0
+def repeated(step: Callable[[], int], seconds: float) -> Result:
+    watch, count = Watch(), 0
+    end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         count += step()
-    return count, time.perf_counter() - started
+    return watch.result(count)
 
 
 class ConfluentKafka(Client):
@@ -122,7 +131,7 @@ class ConfluentKafka(Client):
             "consume-32": lambda _: self._consume(FEW, read=False),
         }
 
-    def _one(self, seconds: float) -> tuple[int, float]:
+    def _one(self, seconds: float) -> Result:
         def step() -> int:
             self._lone.produce(TOPIC, self._body, on_delivery=self._acknowledged)
             self._lone.flush()
@@ -130,7 +139,7 @@ class ConfluentKafka(Client):
 
         return repeated(step, seconds)
 
-    def _many(self, seconds: float) -> tuple[int, float]:
+    def _many(self, seconds: float) -> Result:
         """As many in flight as librdkafka takes: by default 100,000."""
         producer, produce, body = self._producer, self._producer.produce, self._body
         before = self._done
@@ -144,12 +153,12 @@ class ConfluentKafka(Client):
             producer.poll(0)
             return 0
 
-        started = time.perf_counter()
+        watch = Watch()
         repeated(step, seconds)
         producer.flush(FILL_TIMEOUT_S)
-        return self._done - before, time.perf_counter() - started
+        return watch.result(self._done - before)
 
-    def _consume(self, count: int, *, read: bool) -> tuple[int, float]:
+    def _consume(self, count: int, *, read: bool) -> Result:
         settings = {"bootstrap.servers": self._address, "group.id": "g", "auto.offset.reset": "earliest"}
         consumer = self._kafka.Consumer(settings)
         parts = consumer.list_topics(BACKLOG_TOPIC).topics[BACKLOG_TOPIC].partitions
@@ -164,7 +173,7 @@ class ConfluentKafka(Client):
                     message.key()
             last = bool(found) and backlog.take(len(found))
         consumer.close()
-        return backlog.result()
+        return backlog.result
 
     def stop(self) -> None:
         self._producer.flush(FILL_TIMEOUT_S)
@@ -210,18 +219,17 @@ class AsyncioClient(Client):
     @abstractmethod
     async def close(self) -> None: ...
 
-    async def _one(self, seconds: float) -> tuple[int, float]:
-        started = time.perf_counter()
-        count = 0
-        while time.perf_counter() < started + seconds:
+    async def _one(self, seconds: float) -> Result:
+        watch, count = Watch(), 0
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
             await self.send(TOPIC, self._body)
             count += 1
-        return count, time.perf_counter() - started
+        return watch.result(count)
 
-    async def _many(self, seconds: float) -> tuple[int, float]:
-        started = time.perf_counter()
-        end = started + seconds
-        count = 0
+    async def _many(self, seconds: float) -> Result:
+        watch, count = Watch(), 0
+        end = time.perf_counter() + seconds
         waiting: deque[Awaitable[Any]] = deque()
         while time.perf_counter() < end:
             for _ in range(BURST):
@@ -231,7 +239,7 @@ class AsyncioClient(Client):
                 await waiting.popleft()
         while waiting:
             await waiting.popleft()
-        return count, time.perf_counter() - started
+        return watch.result(count)
 
     async def _fill(self) -> None:
         left = BACKLOG
@@ -241,10 +249,10 @@ class AsyncioClient(Client):
                 await sent
             left -= count
 
-    async def _consume(self, count: int, *, read: bool) -> tuple[int, float]:
+    async def _consume(self, count: int, *, read: bool) -> Result:
         backlog = Backlog()
         await self.consume(backlog, count, read=read)
-        return backlog.result()
+        return backlog.result
 
 
 class AioKafka(AsyncioClient):
@@ -333,9 +341,7 @@ def serve(client: Client, address: str, body_bytes: int) -> None:
     print("cells", *cells, flush=True)
     for line in sys.stdin:
         name, seconds = line.split()
-        before = time.process_time()
-        count, took = cells[name](float(seconds))
-        used = time.process_time() - before
+        count, took, used = cells[name](float(seconds))
         print("rate", count / took, used / count * 1e6, flush=True)
     client.stop()
 

@@ -26,6 +26,8 @@ from client_rates import (  # type: ignore[import-not-found, unused-ignore]
     Backlog,
     Cell,
     Client,
+    Result,
+    Watch,
     repeated,
     serve,
 )
@@ -79,19 +81,18 @@ class Skylark(Client):
 
     # --- Sends ---
 
-    def _one(self, seconds: float) -> tuple[int, float]:
+    def _one(self, seconds: float) -> Result:
         def step() -> int:
             self._producer.send(Message(TOPIC, self._body))
             return 1
 
         return repeated(step, seconds)
 
-    async def _many(self, seconds: float) -> tuple[int, float]:
+    async def _many(self, seconds: float) -> Result:
         settings = ProducerSettings(batching=True, in_flight_max=1 << 14, send_timeout_ms=30_000)
         async with aio.Producer("asyncio", namesrv=self._address, settings=settings) as producer:
-            started = time.perf_counter()
-            end = started + seconds
-            count = 0
+            watch, count = Watch(), 0
+            end = time.perf_counter() + seconds
             waiting: deque[asyncio.Future[Any]] = deque()
             while time.perf_counter() < end:
                 for _ in range(BURST):
@@ -101,9 +102,9 @@ class Skylark(Client):
                     await waiting.popleft()
             while waiting:
                 await waiting.popleft()
-            return count, time.perf_counter() - started
+            return watch.result(count)
 
-    def _arrow(self, seconds: float) -> tuple[int, float]:
+    def _arrow(self, seconds: float) -> Result:
         def step() -> int:
             sent = self._producer.send_arrow(self._table, topic=TOPIC, body="body")
             sent.check()
@@ -121,7 +122,7 @@ class Skylark(Client):
             consume_from=FIRST, batch_max=pulled, pull_batch_max=pulled, first_pull_delay_ms=0
         )
 
-    async def _push(self, pulled: int, *, read: bool) -> tuple[int, float]:
+    async def _push(self, pulled: int, *, read: bool) -> Result:
         settings = self._push_settings(pulled)
         consumer = aio.PushConsumer(self._group(), namesrv=self._address, settings=settings)
         backlog, done = Backlog(), asyncio.Event()
@@ -135,9 +136,9 @@ class Skylark(Client):
         consumer.subscribe(BACKLOG_TOPIC, "*", listen)
         async with consumer, asyncio.timeout(CONSUME_TIMEOUT_S):
             await done.wait()
-        return backlog.result()
+        return backlog.result
 
-    def _push_in_threads(self) -> tuple[int, float]:
+    def _push_in_threads(self) -> Result:
         consumer = PushConsumer(self._group(), namesrv=self._address, settings=self._push_settings(PULLED))
         backlog, done, lock = Backlog(), threading.Event(), threading.Lock()
 
@@ -150,13 +151,13 @@ class Skylark(Client):
         with consumer:
             if not done.wait(CONSUME_TIMEOUT_S):
                 raise TimeoutError("the backlog was not consumed in time")
-        return backlog.result()
+        return backlog.result
 
     def _puller(self) -> PullConsumer:
         settings = PullConsumerSettings(consume_from=FIRST, pull_batch_max=PULLED)
         return PullConsumer(self._group(), namesrv=self._address, settings=settings)
 
-    def _pull(self, *, read: bool) -> tuple[int, float]:
+    def _pull(self, *, read: bool) -> Result:
         backlog, last = Backlog(), False
         with self._puller() as consumer:
             consumer.subscribe(BACKLOG_TOPIC)
@@ -165,16 +166,16 @@ class Skylark(Client):
                 if read:
                     read_all(messages)
                 last = bool(messages) and backlog.take(len(messages))
-        return backlog.result()
+        return backlog.result
 
-    def _pull_arrow(self) -> tuple[int, float]:
+    def _pull_arrow(self) -> Result:
         backlog, last = Backlog(), False
         with self._puller() as consumer:
             consumer.subscribe(BACKLOG_TOPIC)
             while not last:
                 rows = len(consumer.poll_arrow(columns=COLUMNS))
                 last = rows > 0 and backlog.take(rows)
-        return backlog.result()
+        return backlog.result
 
 
 def read_all(messages: Sequence[ReceivedMessage]) -> None:

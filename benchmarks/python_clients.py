@@ -1,0 +1,161 @@
+"""Python beside Python: our clients and those of Kafka and NATS, each with its own server, in one run.
+
+python -m benchmarks.python_clients                              all systems, all cells
+python -m benchmarks.python_clients --peer confluent-kafka
+python -m benchmarks.python_clients --cells consume consume-arrow --rounds 5
+
+Every system has one server with four queues or partitions and one client process; bodies have 128 B. Cells
+take turns, round by round, while the other servers are idle. Rates are medians of the rounds with their
+lowest and highest; beside them stands the processor time of the client process for a message. Other systems'
+clients and servers are fetched on first use; those that cannot be had are left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks._common import report
+from benchmarks._other_clients import KAFKA_HEAP_MB, PARTITIONS, UNAVAILABLE, ClientProcess
+from benchmarks.peers import kafka, nats
+from benchmarks.peers.java import fetch_jars
+from skylark.bench.machine import scratch
+from skylark.processes import Server
+from tests.support.foreign import virtualenv
+from tests.support.skylark_servers import SkylarkServers
+
+BODY_BYTES = 128
+OURS = "skylark"
+STORE = {"mappedFileSizeCommitLog": 1 << 30, "mappedFileSizeConsumeQueue": 6_000_000}
+PROGRAMS = Path(__file__).parent / "python"
+EXPECTED = {
+    ("consume", "consume"): 1.2,
+    ("consume-arrow", "consume"): 2.0,
+    ("send-many", "send-many"): 1.0,
+    ("send-arrow", "send-many"): 1.0,
+    ("send-1", "send-1"): 1.0,
+}
+"""By our cell and the cell of confluent-kafka: how many times its rate ours shall be."""
+JUDGE = "confluent-kafka"
+LEFT_OUT = {"pulsar-client": "its server cannot be had here: it is no Maven artifact that starts alone"}
+
+
+def _kafka(home: Path) -> Server:
+    settings: dict[str, str | int] = {"num.partitions": PARTITIONS}
+    server = kafka.KafkaServer(fetch_jars(kafka.POM), home, heap_mb=KAFKA_HEAP_MB, settings=settings)
+    server.format()
+    return server
+
+
+def _nats(home: Path) -> Server:
+    return nats.NatsServer(nats.fetch_server(), home, sync=False)
+
+
+PEERS: dict[str, Callable[[Path], Server]] = {JUDGE: _kafka, "aiokafka": _kafka, "nats-py": _nats}
+"""The server of each client."""
+
+
+class Figure(NamedTuple):
+    """One round of a cell."""
+
+    per_s: float
+    client_us: float
+
+
+@contextmanager
+def our_client(path: Path) -> Iterator[ClientProcess]:
+    with SkylarkServers(path / OURS, STORE) as servers:
+        program = [sys.executable, str(PROGRAMS / "skylark_rates.py")]
+        with ClientProcess(OURS, [*program, servers.name_server, str(BODY_BYTES)]) as client:
+            yield client
+
+
+@contextmanager
+def peer_client(name: str, path: Path) -> Iterator[ClientProcess]:
+    python = virtualenv(PROGRAMS / "requirements.txt")
+    with PEERS[name](path / name) as server:
+        program = [str(python), str(PROGRAMS / "client_rates.py"), name]
+        with ClientProcess(name, [*program, server.address, str(BODY_BYTES)]) as client:
+            yield client
+
+
+def measured(
+    clients: Sequence[ClientProcess], cells: Sequence[str], seconds: float, rounds: int
+) -> dict[str, dict[str, list[Figure]]]:
+    """Figures by cell and client. A round before the first one counts for nothing: programs warm up in it."""
+    found: dict[str, dict[str, list[Figure]]] = {}
+    for number in range(rounds + 1):
+        for client in clients:
+            for cell in client.cell_names:
+                if cells and cell not in cells:
+                    continue
+                figure = Figure(*client.answer(cell, seconds))
+                if number:
+                    found.setdefault(cell, {}).setdefault(client.name, []).append(figure)
+    return found
+
+
+def summary(figures: Sequence[Figure]) -> dict[str, float]:
+    rates = [figure.per_s for figure in figures]
+    return {
+        "median_per_s": round(statistics.median(rates)),
+        "lowest_per_s": round(min(rates)),
+        "highest_per_s": round(max(rates)),
+        "client_us": round(statistics.median(figure.client_us for figure in figures), 2),
+    }
+
+
+def ratios(found: dict[str, dict[str, list[Figure]]]) -> dict[str, dict[str, float | bool]]:
+    """Medians over the rounds of our rate through that of confluent-kafka in the same round."""
+    result: dict[str, dict[str, float | bool]] = {}
+    for (ours, theirs), expected in EXPECTED.items():
+        our_rounds = found.get(ours, {}).get(OURS)
+        their_rounds = found.get(theirs, {}).get(JUDGE)
+        if our_rounds and their_rounds:
+            times = [one.per_s / other.per_s for one, other in zip(our_rounds, their_rounds, strict=True)]
+            median = round(statistics.median(times), 2)
+            result[f"{ours} / {JUDGE} {theirs}"] = {
+                "median": median, "lowest": round(min(times), 2), "highest": round(max(times), 2),
+                "expected": expected, "met": median >= expected,
+            }  # fmt: skip
+    return result
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", nargs="+", choices=PEERS, default=list(PEERS), help="default: all")
+    parser.add_argument("--cells", nargs="+", metavar="CELL", default=[])
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a round of sends")
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    left_out = dict(LEFT_OUT)
+    with scratch() as path, ExitStack() as stack:
+        clients = [stack.enter_context(our_client(path))]
+        for name in arguments.peer:
+            try:
+                clients.append(stack.enter_context(peer_client(name, path)))
+            except UNAVAILABLE as error:
+                left_out[name] = str(error)
+        found = measured(clients, arguments.cells, arguments.seconds, arguments.rounds)
+    conditions = {"seconds": arguments.seconds, "rounds": arguments.rounds, "body_bytes": BODY_BYTES}
+    cells = {
+        cell: {client: summary(figures) for client, figures in of_cell.items()}
+        for cell, of_cell in found.items()
+    }
+    results = {"conditions": conditions, "cells": cells, "ratios": ratios(found), "left_out": left_out}
+    report("python_clients", results)
+
+
+if __name__ == "__main__":
+    main()
