@@ -13,7 +13,7 @@ CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 COVERED := model protocol store
 # Seconds for each cell of `make figures`; parts of `make figures-others`, and what `make figures-peers` compares.
 CELL_S := 3
-OTHERS := store clients spark whole apache peers
+OTHERS := store clients python spark whole apache peers
 PARTS := $(OTHERS) soak growth
 PEERS := apache,kafka,nats
 COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start stop memory recover
@@ -21,7 +21,7 @@ COMPARED_AT = $(shell date -u +%Y%m%d-%H%M)
 # What a program prints, kept only if it came to its end.
 printed = $(PYTHON) -m $(2) > build/figures/$(1).part && mv build/figures/$(1).part build/figures/$(1).json
 # Programs of the parts; the commands of `python -m benchmarks` have targets of their own below.
-BENCHMARKS := cli store filters broker client replication spark
+BENCHMARKS := cli store filters broker client python_clients replication spark
 
 # pytest keeps the assertions that it has rewritten in .pyc files: the next run starts sooner.
 unexport PYTHONDONTWRITEBYTECODE
@@ -88,7 +88,8 @@ $(PARTS:%=figures-%): setup
 	@mkdir -p build/figures
 	-$($@)
 figures-store = $(call printed,store,benchmarks.store --gib 4)
-figures-clients = $(call printed,client,benchmarks.client --others)
+figures-clients = $(call printed,client,benchmarks.client)
+figures-python = $(call printed,python-clients,benchmarks.python_clients)
 figures-spark = $(call printed,spark,benchmarks.spark --body 200)
 figures-soak = $(PYTHON) -m benchmarks soak --out build/figures/soak.json
 figures-growth = $(PYTHON) -m benchmarks growth --out build/figures/growth.json --svg docs/charts

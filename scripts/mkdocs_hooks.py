@@ -25,7 +25,7 @@ ORDER = {
     "How-to": (
         "send-messages consume-messages choose-a-consumer duplicates test-your-code web-frameworks "
         "send-in-order consume-in-order batch-messages delay-messages timers transactions request-reply "
-        "consume-broadcast filter-with-sql92 pull-messages hooks-and-traces "
+        "consume-broadcast filter-with-sql92 pull-messages dataframes hooks-and-traces "
         "run-a-nameserver run-a-broker replicate run-a-cluster administer mqadmin inspect-a-store "
         "benchmark plan-capacity compare-with-others torture coming-from-the-java-client"
     ),

@@ -237,18 +237,7 @@ CLIENTS = {
     "consume-backlog": "push consumer, backlog, 1,024 a pull",
     "consume-backlog-blocking": "blocking push consumer, backlog, 1,024 a pull",
     "decode": "a bare loop that decodes records",
-    **{
-        f"{client}-{cell}": f"{client}, {words}"
-        for client in ("aiokafka", "nats-py")
-        for cell, words in (
-            ("1", "one after the other"),
-            ("256", "256 in flight"),
-            ("4096", "4,096 in flight"),
-            ("backlog", "backlog"),
-        )
-    },
 }
-"""Those of other systems speak to their own servers."""
 
 
 def clients(found: ProgramResult) -> str:
@@ -259,6 +248,59 @@ def clients(found: ProgramResult) -> str:
         for name in names
     ]
     return table(("Client", "messages/s, best round", "median"), rows, " rr")
+
+
+# --- `benchmarks.python_clients` ---
+
+PYTHON_CLIENTS = ("skylark", "confluent-kafka", "aiokafka", "nats-py")
+PYTHON_CELLS = {
+    "send-1": ("send, one after the other", "send-1"),
+    "send-many": ("send, many in flight, each message acknowledged", "send-many"),
+    "send-arrow": ("send Arrow tables, each row acknowledged", "send-many"),
+    "consume": ("consume, 1,000 at once", "consume"),
+    "consume-threads": ("the same, by a function in threads", "consume"),
+    "consume-pull": ("the same, by the pull consumer", "consume"),
+    "consume-read": ("consume, 1,000 at once, body and keys read", "consume-read"),
+    "consume-32": ("consume, 32 at once", "consume-32"),
+    "consume-arrow": ("consume Arrow tables of seven columns", "consume"),
+}
+"""By cell: what it is, and the cell of other clients that it is compared with."""
+
+
+def python_clients(found: ProgramResult) -> str:
+    """Rates and processor time; the last column is bold where ours is not the fastest."""
+    cells = found.results["cells"]
+    rows: list[Row] = []
+    for name, (title, other) in PYTHON_CELLS.items():
+        ours = cells.get(name, {}).get("skylark")
+        if ours is not None:
+            others = [cells.get(other, {}).get(client) for client in PYTHON_CLIENTS[1:]]
+            shown = [each if name == other else None for each in others]
+            rates = [each["median_per_s"] for each in others if each is not None]
+            times = f"{ours['median_per_s'] / max(rates):.2f}" if rates else ""
+            is_lost = bool(rates) and ours["median_per_s"] < max(rates)
+            rows.append((title, *map(_client_figure, (ours, *shown)), f"**{times}**" if is_lost else times))
+    columns = ("Messages/s, µs of the client's core", *PYTHON_CLIENTS, "times the best other")
+    return table(columns, rows, " rrrrr")
+
+
+def _client_figure(figure: Mapping[str, float] | None) -> str:
+    return "" if figure is None else f"{figure['median_per_s']:,.0f}, {number(figure['client_us'])}"
+
+
+def python_ratios(found: ProgramResult) -> str:
+    """Bold where the aim is not reached."""
+    rows = [
+        (
+            name,
+            f"at least {ratio['expected']:g}",
+            "{0}{1[median]:.2f}{0} ({1[lowest]:.2f} to {1[highest]:.2f})".format(
+                "" if ratio["met"] else "**", ratio
+            ),
+        )
+        for name, ratio in found.results["ratios"].items()
+    ]
+    return table(("Rates of one run", "aim", "median of the rounds"), rows, " rr")
 
 
 # --- `benchmarks.store` ---
@@ -370,6 +412,7 @@ def _aim(expected: str) -> str:
 TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
     "broker": {"apache": apache},
     "client": {"clients": clients},
+    "python_clients": {"python-clients": python_clients, "python-ratios": python_ratios},
     "store": {"store": store},
     "spark": {"spark": spark, "spark-ratios": spark_ratios},
 }

@@ -19,7 +19,7 @@ from typing import Any
 
 GATHERED = 4096
 BURST = 32
-BACKLOG = 400_000
+BACKLOG = 200_000
 PULLED = 1024
 FEW = 32
 TOPIC = "benchmark"

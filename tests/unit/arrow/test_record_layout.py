@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.arrow.record_layout import SEGMENT_BYTES, SHARED_BYTES_MIN, record_starts
+from skylark.arrow.record_layout import (
+    SEGMENT_BYTES,
+    SHARED_BYTES_MIN,
+    UNIT_TYPE,
+    record_starts,
+    unit_sizes,
+)
 from skylark.errors import CorruptRecord
 from skylark.model.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
@@ -88,3 +94,15 @@ def test_a_size_that_cannot_be_is_refused_with_its_place(count: int) -> None:
     place = len(good) * (count // 2)
     with pytest.raises(CorruptRecord, match=f"size 7 at byte {place}"):
         record_starts(good * (count // 2) + bad + good * (count // 2))
+
+
+def test_queue_entries_say_where_records_begin_only_if_they_add_up() -> None:
+    sizes = [len(record(b"x" * number)) for number in (200, 300, 400)]
+    units = np.array([(0, size, 0) for size in sizes], UNIT_TYPE).tobytes()
+    found = unit_sizes(units, sum(sizes))
+    assert found is not None
+    assert found.tolist() == sizes
+    assert unit_sizes(units, sum(sizes) + 1) is None
+    assert unit_sizes(units[20:], sum(sizes)) is None
+    wrong = np.array([(0, sum(sizes) + 1, 0), (0, -1, 0)], UNIT_TYPE).tobytes()
+    assert unit_sizes(wrong, sum(sizes)) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.client.received_message import decode_pull
+from skylark.client.received_message import ReceivedMessage, decode_pull
 from skylark.errors import BadBody, CorruptRecord
 from skylark.model.body import compress
 from skylark.model.message import SystemFlag, decode_properties, pack_host
@@ -65,6 +66,42 @@ def test_sf_068_bodies_of_any_bytes_come_through(size: int) -> None:
     assert not inflated.sys_flag & SystemFlag.COMPRESSED
 
 
+def test_what_is_not_read_is_not_decoded() -> None:
+    """Of a message that a listener only counts, the record is cut out of the reply and nothing more."""
+    [message] = decode_pull(record(7, b"body", {"TAGS": "a"}), QUEUE)
+    untouched = (None, None, None)
+    assert (message._body, message._parts, message._properties) == untouched
+    assert (message.queue_offset, message.body_bytes) == (7, 4)
+    assert (message.body, message.tags) == (b"body", "a")
+    assert (message._parts, message._properties) == untouched[:2]
+    assert message.body is message.body, "read once"
+
+
+def test_a_message_can_be_pickled_and_keeps_what_was_changed() -> None:
+    [message] = decode_pull(record(7, b"body", {"TAGS": "a", "KEYS": "k"}), QUEUE, max_offset=9)
+    message.topic, message.reconsume_times, message.started_at = "original", 3, 1.5
+    assert message.properties["TAGS"] == "a"
+    copy = pickle.loads(pickle.dumps(message))  # noqa: S301
+    assert type(copy) is ReceivedMessage
+    assert repr(copy) == repr(message)
+    assert (copy.topic, copy.reconsume_times, copy.started_at, copy.queue_max_offset) == (
+        "original", 3, 1.5, 9,
+    )  # fmt: skip
+    assert (copy.body, copy.properties, copy.queue) == (b"body", message.properties, QUEUE)
+    assert copy != message, "messages are compared by identity"
+
+
+def test_an_edited_copy_leaves_the_original_alone() -> None:
+    packed, flag = compress(b"before" * 9, "ZLIB", 5)
+    [message] = decode_pull(record(7, packed, {"TAGS": "a"}, sys_flag=flag), QUEUE)
+    edited = message.edited(b"after", {"TAGS": "b", "mine": "yes"})
+    assert (edited.body, edited.plain_body, edited.tags) == (b"after", b"after", "b")
+    assert (edited.properties, edited.body_bytes) == ({"TAGS": "b", "mine": "yes"}, 5)
+    assert (edited.queue_offset, edited.physical_offset, edited.topic) == (7, 7000, "T")
+    assert not edited.sys_flag & SystemFlag.COMPRESSED
+    assert (message.body, message.properties) == (b"before" * 9, {"TAGS": "a"})
+
+
 def test_a_damaged_body_is_its_message_s_own_fault() -> None:
     data = bytearray(record(0, b"first") + record(1, b"second") + record(2, b"not zlib", sys_flag=1))
     data[data.index(b"second")] ^= 1
@@ -75,6 +112,9 @@ def test_a_damaged_body_is_its_message_s_own_fault() -> None:
             _ = second.body
         with pytest.raises(BadBody):
             _ = third.body
+    assert (first.body_is_bad, second.body_is_bad, third.body_is_bad) == (False, True, True)
+    assert (second.plain_body, third.plain_body) == (b"recond", b"not zlib"), "as stored"
+    assert third.sys_flag & SystemFlag.COMPRESSED
 
 
 def test_a_batch_inside_is_unwrapped() -> None:
@@ -89,6 +129,11 @@ def test_a_batch_inside_is_unwrapped() -> None:
     assert [message.queue_offset for message in messages] == [0, 1, 2, 3]
     assert [message.body for message in messages] == [b"body", b"one", b"two", b"body"]
     assert [message.tags for message in messages] == [None, "a", None, None]
+    assert [message.flag for message in messages] == [0, 5, 5, 0]
+    assert [message.topic for message in messages] == ["T"] * 4
+    packed, codec = compress(body, "ZLIB", 5)
+    unpacked = decode_pull(record(1, packed, sys_flag=flag | codec), QUEUE)
+    assert [message.body for message in unpacked] == [b"one", b"two"]
     with pytest.raises(CorruptRecord):
         decode_pull(record(1, body[:-1], sys_flag=flag), QUEUE)
 
