@@ -124,8 +124,16 @@ class Contender:
 class Contestant(LoadTarget):
     """A running broker and what is needed to measure it."""
 
-    def __init__(self, contender: Contender, address: str, client: LoadClient, directory: Path) -> None:
-        super().__init__(address, client, cpu=CLIENT_CPU)
+    def __init__(
+        self,
+        contender: Contender,
+        address: str,
+        client: LoadClient,
+        directory: Path,
+        *,
+        cpu: int | None = CLIENT_CPU,
+    ) -> None:
+        super().__init__(address, client, cpu=cpu)
         self.contender = contender
         self._directory = directory
 
