@@ -70,7 +70,7 @@ class Figure(NamedTuple):
 @contextmanager
 def our_client(path: Path) -> Iterator[ClientProcess]:
     with SkylarkServers(path / OURS, STORE) as servers:
-        program = [sys.executable, str(PROGRAMS / "skylark_rates.py")]
+        program = [sys.executable, "-m", "benchmarks.python.skylark_rates"]
         with ClientProcess(OURS, [*program, servers.name_server, str(BODY_BYTES)]) as client:
             yield client
 

@@ -1,6 +1,6 @@
 """Our clients for Python, measured as `client_rates.py` measures those of other systems.
 
-skylark_rates.py NAME_SERVER BODY_BYTES
+python -m benchmarks.python.skylark_rates NAME_SERVER BODY_BYTES
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from client_rates import (  # type: ignore[import-not-found, unused-ignore]
+
+from benchmarks.python.client_rates import (
     BACKLOG,
     BACKLOG_TOPIC,
     BURST,
@@ -31,7 +32,6 @@ from client_rates import (  # type: ignore[import-not-found, unused-ignore]
     repeated,
     serve,
 )
-
 from skylark import (
     ConsumeFrom,
     Message,
