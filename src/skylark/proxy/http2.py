@@ -26,6 +26,8 @@ IDLE_FRAMES_PER_S = 500
 
 Each data frame that we send allows one more: clients measure their connection by a ping for each of them.
 """
+STREAMS_PER_FRAME = 100
+"""Streams whose windows a SETTINGS frame changes for the price of an idle frame."""
 DEFAULT_WINDOW = 65_535
 WINDOW_MAX = (1 << 31) - 1
 _FRAME = struct.Struct(">HBBBI")  # length (two fields), type, flags, stream
@@ -210,8 +212,8 @@ class Http2Connection:
             elif kind == PRIORITY and (number == 0 or len(payload) != 5):
                 raise Http2Failed(ErrorCode.FRAME_SIZE_ERROR, "bad PRIORITY")
 
-    def _count_idle(self) -> None:
-        self._idle_frames += 1
+    def _count_idle(self, cost: int = 1) -> None:
+        self._idle_frames += cost
         if self._idle_frames > IDLE_FRAMES_PER_S:
             raise Http2Failed(
                 ErrorCode.ENHANCE_YOUR_CALM, f"more than {IDLE_FRAMES_PER_S} idle frames in a second"
@@ -321,13 +323,13 @@ class Http2Connection:
             raise Http2Failed(ErrorCode.FRAME_SIZE_ERROR, "bad SETTINGS")
         if flags & ACK:
             return
-        for name, value in _SETTING.iter_unpack(payload):
-            if name == _WINDOW_SIZE:
-                self._change_windows(value)
-            elif name == _FRAME_SIZE:
-                if not FRAME_BYTES_MAX <= value < 1 << 24:
-                    raise Http2Failed(ErrorCode.PROTOCOL_ERROR, f"frames of {value} bytes")
-                self._peer_frame_bytes = value
+        settings = dict(_SETTING.iter_unpack(payload))  # the last value of each counts
+        if (window := settings.get(_WINDOW_SIZE, self._peer_window)) != self._peer_window:
+            self._count_idle(len(self.streams) // STREAMS_PER_FRAME)
+            self._change_windows(window)
+        self._peer_frame_bytes = settings.get(_FRAME_SIZE, self._peer_frame_bytes)
+        if not FRAME_BYTES_MAX <= self._peer_frame_bytes < 1 << 24:
+            raise Http2Failed(ErrorCode.PROTOCOL_ERROR, f"frames of {self._peer_frame_bytes} bytes")
         self.output.append(frame(SETTINGS, ACK, 0))
 
     def _change_windows(self, value: int) -> None:

@@ -26,6 +26,7 @@ from skylark.proxy.http2 import (
     RST_STREAM,
     SETTINGS,
     STREAMS_MAX,
+    STREAMS_PER_FRAME,
     WINDOW_BYTES,
     WINDOW_MAX,
     WINDOW_UPDATE,
@@ -79,6 +80,21 @@ class Server:
 @pytest.fixture
 def server() -> Server:
     return Server()
+
+
+def test_changes_of_all_windows_are_limited_by_the_number_of_streams(server: Server) -> None:
+    for number in range(1, 2 * STREAMS_MAX, 2):
+        server.open(number)
+    sizes = struct.Struct(">HI")
+    many = b"".join(sizes.pack(4, 100_000 + size) for size in range(2000))
+    allowed = IDLE_FRAMES_PER_S // (STREAMS_MAX // STREAMS_PER_FRAME + 1)
+    for number in range(allowed):  # one change of all windows each, however many values a frame has
+        server.receive(frame(SETTINGS, 0, 0, sizes.pack(4, number) + many[: 6 * (number + 1)]))
+        assert server.opened_streams[0].window == 100_000 + number
+    server.refuses(
+        ErrorCode.ENHANCE_YOUR_CALM,
+        *(frame(SETTINGS, 0, 0, sizes.pack(4, number)) for number in range(allowed + 1)),
+    )
 
 
 @pytest.mark.parametrize(
