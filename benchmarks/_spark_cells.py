@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from skylark.bench.machine import ListeningProcess
 from skylark.pipelines.jobs import archive as job
 from skylark.pipelines.jobs.endpoints import Input, parse_output
 from skylark.pipelines.options import SourceOptions, load
@@ -30,6 +31,7 @@ ZSTD = {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"}
 ROUNDS = 3
 BATCH_ROUNDS = 5
 SINK_ROWS = 200_000
+TASKS = (1, 2, 4, 8)
 
 
 def rates(name: str, cell: Callable[[], int], rounds: int = ROUNDS) -> dict[str, Any]:
@@ -59,6 +61,45 @@ def rates_in_turn(
         name: {"best_krows": max(each), "median_krows": statistics.median(each), "rounds_krows": each}
         for name, each in found.items()
     }
+
+
+def costed(spark: Any, cell: Callable[[], int], server: str | None, costs: list[dict[str, float]]) -> int:
+    """Run a cell; append what a row cost each of Spark's processes and the server, in microseconds."""
+    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
+    before = _cpu_us(jvm, server)
+    rows = cell()
+    after = _cpu_us(jvm, server)
+    costs.append({part: (after[part] - before[part]) / rows for part in after})
+    return rows
+
+
+def _cpu_us(jvm: int, server: str | None) -> dict[str, float]:
+    """Processor time so far: Spark's JVM, its Python workers, and the server."""
+    served = None if server is None else ListeningProcess(server).cpu_us()
+    own, ended = _times_us(jvm)
+    workers = sum(sum(_times_us(pid)) for pid in _descendants(jvm))
+    return {"jvm": own, "workers": workers + ended, "server": served or 0.0}
+
+
+def _times_us(pid: int) -> tuple[float, float]:
+    """Processor time of a process, and of children that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0, 0.0
+    tick_us = 1e6 / os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) * tick_us, (int(fields[13]) + int(fields[14])) * tick_us
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = task.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            continue
+        for child in children:
+            yield int(child)
+            yield from _descendants(int(child))
 
 
 def warm_up(spark: Any, options: Mapping[str, str]) -> None:
@@ -196,6 +237,24 @@ def _same_batches_source(options: dict[str, str], rows: int) -> type[DataSource]
             return Reader(schema)
 
     return SameBatches
+
+
+def growth_cells(spark: Any, options: Mapping[str, str], rows: int) -> dict[str, Any]:
+    """Batches of seven columns into nothing by 1, 2, 4 and 8 tasks at once, each with a worker of its own."""
+    costs: dict[str, list[dict[str, float]]] = {str(tasks): [] for tasks in TASKS}
+
+    def read(tasks: str) -> int:
+        exactly = {**options, "minPartitions": tasks, "maxTasks": tasks}
+        _read(spark, exactly, SEVEN).write.format("noop").mode("overwrite").save()
+        return rows
+
+    cells = {tasks: partial(costed, spark, partial(read, tasks), None, costs[tasks]) for tasks in costs}
+    found = rates_in_turn(cells)
+    for tasks, each in costs.items():
+        found[tasks]["cpu_us_per_row"] = {
+            part: round(statistics.median(cost[part] for cost in each[1:]), 2) for part in ("jvm", "workers")
+        }
+    return found
 
 
 def sink_cell(spark: Any, namesrv: str, topic: str, body_bytes: int) -> dict[str, float]:

@@ -6,7 +6,6 @@ classes of `peers/drivers/spark`, without security, stand in for it. They serve 
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import sys
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark
 
-from benchmarks._spark_cells import ROUNDS, SEVEN, STREAM_LIMITS, ZSTD, rates_in_turn
+from benchmarks._spark_cells import ROUNDS, SEVEN, STREAM_LIMITS, ZSTD, costed, rates_in_turn
 from benchmarks.peers import kafka
 from benchmarks.peers.java import (
     DRIVERS,
@@ -33,7 +32,6 @@ from benchmarks.peers.java import (
     fetch_jars,
 )
 from skylark.arrow.batch_elements import encode_elements, property_texts, text_values
-from skylark.bench.machine import ListeningProcess
 from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.row_sender import PlainRows, RowSender
 from skylark.pipelines.schema import columns_schema
@@ -41,6 +39,15 @@ from skylark.pipelines.schema import columns_schema
 CONNECTOR = DRIVERS / "pom-spark-kafka.xml"
 CONNECTOR_VERSION = "4.2.0"
 STAND_INS = sorted((DRIVERS / "spark").glob("*.java"))
+LIVE = "live"
+CELLS = {
+    "batch": "batch, noop",
+    "parquet": "batch, Parquet",
+    "available-now": "AvailableNow, noop",
+    "write": "write",
+    LIVE: "continuous",
+}
+"""Names on the command line, and in the result."""
 WARM_UPS = 2
 HEAP_MB = 1024
 WRITE_ROWS = 1_000_000
@@ -49,8 +56,8 @@ LIVE_RATE = 20_000
 LIVE_S = 20
 LIVE_BURST_S = 0.01
 EXPECTED = {
-    "batch, noop": {"files": 2.0, "broker": 1.5},
-    "AvailableNow, noop": {"files": 1.8, "broker": 1.3},
+    "batch": {"files": 2.0, "broker": 1.5},
+    "available-now": {"files": 1.8, "broker": 1.3},
     "write": {"broker": 1.2},
 }
 """Times Kafka's rate."""
@@ -204,16 +211,16 @@ def copy_rows(spark: Any, files: Mapping[str, str], address: str, topic: str) ->
 
 
 def compared_cells(
-    spark: Any, origins: Mapping[str, Origin], rows: int, body_bytes: int, where: Path
+    spark: Any, origins: Mapping[str, Origin], wanted: set[str], rows: int, body_bytes: int, where: Path
 ) -> dict[str, Any]:
-    """All cells that have a rate, each side in turn, with the processor time of every process."""
+    """The cells that have a rate, each side in turn, with the processor time of every process."""
     where.mkdir(parents=True, exist_ok=True)
     written = min(rows, WRITE_ROWS)
     df = spark.range(0, written, 1, 2).selectExpr(f"lpad(cast(id as string), {body_bytes}, 'x') as body")
     kinds: dict[str, Mapping[str, Callable[[], int]]] = {
-        "batch, noop": {name: partial(origin.batch, rows) for name, origin in origins.items()},
-        "batch, Parquet": {name: partial(origin.parquet, rows, where) for name, origin in origins.items()},
-        "AvailableNow, noop": {
+        "batch": {name: partial(origin.batch, rows) for name, origin in origins.items()},
+        "parquet": {name: partial(origin.parquet, rows, where) for name, origin in origins.items()},
+        "available-now": {
             name: partial(origin.available_now, rows, where) for name, origin in origins.items()
         },
         "write": {
@@ -224,10 +231,12 @@ def compared_cells(
     }
     results: dict[str, Any] = {}
     for kind, cells in kinds.items():
+        if kind not in wanted:
+            continue
         print(kind, file=sys.stderr)
         costs: dict[str, list[dict[str, float]]] = {name: [] for name in cells}
         timed = {
-            name: partial(_costed, spark, cell, origins[name].server, costs[name])
+            name: partial(costed, spark, cell, origins[name].server, costs[name])
             for name, cell in cells.items()
         }
         found = rates_in_turn(timed, ROUNDS, WARM_UPS)
@@ -236,7 +245,7 @@ def compared_cells(
                 part: round(statistics.median(each[part] for each in costs[name][WARM_UPS:]), 2)
                 for part in costs[name][0]
             }
-        results[kind] = {**found, "times_kafka": _times_kafka(kind, found)}
+        results[CELLS[kind]] = {**found, "times_kafka": _times_kafka(kind, found)}
     return results
 
 
@@ -247,50 +256,18 @@ def _times_kafka(kind: str, found: Mapping[str, Mapping[str, Any]]) -> dict[str,
         each = sorted(ours / theirs for ours, theirs in pairs)
         value = statistics.median(each)
         results[name] = {"value": round(value, 2), "lowest": round(each[0], 2), "highest": round(each[-1], 2)}
+        costs = {side: sum(found[side]["cpu_us_per_row"].values()) for side in (name, "kafka")}
+        # Hardly changed by what else the machine does.
+        results[name]["kafka_processor_time"] = round(costs["kafka"] / costs[name], 2)
         if (expected := EXPECTED.get(kind, {}).get(name)) is not None:
             results[name] |= {"expected": f">= {expected}", "met": value >= expected}
     return results
-
-
-def _costed(spark: Any, cell: Callable[[], int], server: str | None, costs: list[dict[str, float]]) -> int:
-    jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
-    before = _cpu_us(jvm, server)
-    rows = cell()
-    after = _cpu_us(jvm, server)
-    costs.append({part: (after[part] - before[part]) / rows for part in after})
-    return rows
-
-
-def _cpu_us(jvm: int, server: str | None) -> dict[str, float]:
-    """Processor time so far: Spark's JVM, its Python workers, and the server."""
-    served = None if server is None else ListeningProcess(server).cpu_us()
-    own, ended = _times_us(jvm)
-    workers = sum(sum(_times_us(pid)) for pid in _descendants(jvm))
-    return {"jvm": own, "workers": workers + ended, "server": served or 0.0}
-
-
-def _times_us(pid: int) -> tuple[float, float]:
-    """Processor time of a process, and of children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0, 0.0
-    tick_us = 1e6 / os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) * tick_us, (int(fields[13]) + int(fields[14])) * tick_us
-
-
-def _descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield int(child)
-            yield from _descendants(int(child))
 
 
 def live_cells(
     origins: Mapping[str, Origin],
     driver: JavaLoadDriver,
     namesrv: str,
-    create_topic: Callable[[str], None],
     body_bytes: int,
     where: Path,
     seconds: float,
@@ -298,16 +275,14 @@ def live_cells(
     """Micro-batches as fast as they go, while 20,000 rows a second are stored, each side in turn."""
     where.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[dict[str, float]]] = {"broker": [], "kafka": []}
-    create_topic("live")
-    driver.call("create", "live", 4, timeout_s=DRIVER_TIMEOUT_S)
     warm_up_s = seconds / 2
     feeds: dict[str, tuple[dict[str, str], Callable[[], None]]] = {
-        "broker": ({"topic": "live"}, lambda: _feed(namesrv, "live", body_bytes, warm_up_s + seconds)),
+        "broker": ({"topic": LIVE}, lambda: _feed(namesrv, LIVE, body_bytes, warm_up_s + seconds)),
         "kafka": (
-            {"subscribe": "live"},
+            {"subscribe": LIVE},
             lambda: _drop(
                 driver.call(
-                    "pace", "live", LIVE_RATE, body_bytes, warm_up_s + seconds, timeout_s=DRIVER_TIMEOUT_S
+                    "pace", LIVE, LIVE_RATE, body_bytes, warm_up_s + seconds, timeout_s=DRIVER_TIMEOUT_S
                 )
             ),
         ),

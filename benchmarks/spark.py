@@ -1,19 +1,20 @@
 """Rows a second out of topics and store files: the decoder alone, and through Spark into a sink.
 
     python -m benchmarks.spark [--rows 1000000] [--body 200] [--body 1024] [--conf NAME=VALUE] [CELL ...]
-    python -m benchmarks.spark --peer kafka [--rows 1000000] [--body 200] [--body 1024]
+    python -m benchmarks.spark --peer kafka [--rows 1000000] [--body 200] [--body 1024] [CELL ...]
 
 Cells, all unless some are named: `decoder` alone, without Spark; `floor`, one decoded batch sent to Spark
 again and again; `files` and `broker`, batches into nothing and into Spark's Parquet; `stream` and
 `broker-stream`, the same by AvailableNow, and `archive` to Delta. Without `--rows` all of them take half an
-hour, with a million some minutes.
+hour, with a million some minutes. `growth` is one to eight tasks at once, only if it is named.
 
 Absolute rates mean something on a quiet machine only (its load is printed). What is compared is measured in
 turn; the median of the ratios by round is printed beside what is expected of it, with the lowest and the
 highest. The first job of a session is not counted.
 
-With `--peer kafka` the cells are others: batches into nothing and into Parquet, AvailableNow, writes, and
-micro-batches of 20,000 rows a second, each beside Spark's source and sink for Kafka, of the same rows.
+With `--peer kafka` the cells are others, each beside Spark's source and sink for Kafka, of the same rows:
+`batch` into nothing, `parquet`, `available-now`, `write`, and `live`, micro-batches of 20,000 rows a second.
+Results of some cells each are joined by `scripts.performance_page`.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from benchmarks._common import report
 from benchmarks._spark_cells import (
     CHOICES,
     STREAM_LIMITS,
+    TASKS,
     batch_cells,
     floor_cells,
+    growth_cells,
     parquet_cells,
     rates,
     sink_cell,
@@ -66,7 +69,7 @@ TOPIC = "bench"
 QUEUES = 4
 ROWS = {200: 4_000_000, 1024: 2_000_000}
 """By bytes of a body: so many that a job's fixed cost weighs little, so few that it ends in ten minutes."""
-CELLS = ["decoder", "floor", "files", "stream", "broker", "broker-stream"]
+CELLS = ["decoder", "floor", "files", "stream", "broker", "broker-stream", "growth"]
 QUIET_LOAD_MAX = 1.0
 DISK_RESERVE_BYTES = 4 << 30
 LOOP_ROWS = 8000
@@ -148,13 +151,6 @@ def decoder_cells(directory: Path, rows: int) -> dict[str, Any]:
     return results
 
 
-def cell(name: str) -> str:
-    """`choices` of argparse would be asked about the empty list, too."""
-    if name not in CELLS:
-        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(CELLS)}")
-    return name
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark")
     parser.add_argument("--rows", type=int, help="4,000,000 of 200 bytes, 2,000,000 of any other size")
@@ -166,9 +162,12 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=peer.LIVE_S, help="of micro-batches, with --peer, for each round"
     )
-    parser.add_argument("cells", nargs="*", metavar="|".join(CELLS), type=cell, help="all if none is given")
+    parser.add_argument("cells", nargs="*", metavar="CELL", help="all if none is given")
     arguments = parser.parse_args()
-    cells = set(arguments.cells or CELLS)
+    known = peer.CELLS if arguments.peer else CELLS
+    if unknown := [name for name in arguments.cells if name not in known]:
+        parser.error(f"{unknown[0]} is none of {', '.join(known)}")
+    cells = set(arguments.cells) or set(known) - {"growth"}
     load_at_start = os.getloadavg()[0]
     results: dict[str, Any] = {
         "load_at_start": round(load_at_start, 2),
@@ -179,8 +178,8 @@ def main() -> None:
     if arguments.peer:
         conf |= peer.session_settings(peer.connector())
         results["conditions"] = peer.conditions()
-        cells = {"peer"}
-    settings = SessionSettings(master="local[2]", name="benchmark", conf=conf)
+    slots = max(TASKS) if "growth" in cells else 2
+    settings = SessionSettings(master=f"local[{slots}]", name="benchmark", conf=conf)
     with scratch() as where, session(settings) if cells - {"decoder"} else nullcontext() as spark:
         if spark is not None:
             results["conf"] = dict(spark.sparkContext.getConf().getAll())
@@ -192,11 +191,12 @@ def main() -> None:
                 continue
             place = where / str(body_bytes)
             if arguments.peer:
-                results[f"{body_bytes} B"] = measure_beside(spark, place, rows, body_bytes, arguments.seconds)
+                seconds = arguments.seconds
+                results[f"{body_bytes} B"] = measure_beside(spark, place, rows, body_bytes, cells, seconds)
             else:
                 results[f"{body_bytes} B"] = measure(spark, place, rows, body_bytes, cells)
         results["driver_anonymous_mib"] = anonymous_bytes() >> 20
-    report("spark", results)
+    report("spark-kafka" if arguments.peer else "spark", results)
 
 
 def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]) -> dict[str, Any]:
@@ -215,6 +215,8 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
     if "files" in cells:
         results["files, batch"] = batch_cells(spark, {"files": files}, rows)["files, batch"]
         _add_parquet(results, spark, "files", files, rows, where)
+    if "growth" in cells:
+        results["growth"] = growth_cells(spark, files, rows)
     if "stream" in cells:
         source = Input(store=store, topic=TOPIC, options=STREAM_LIMITS)
         results |= stream_cells(spark, "files", files, source, rows, where)
@@ -226,8 +228,10 @@ def measure(spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str]
     return {"ratios": ratios(results, body_bytes), **results}
 
 
-def measure_beside(spark: Any, where: Path, rows: int, body_bytes: int, seconds: float) -> dict[str, Any]:
-    """All cells beside Kafka for one size of body."""
+def measure_beside(
+    spark: Any, where: Path, rows: int, body_bytes: int, cells: set[str], seconds: float
+) -> dict[str, Any]:
+    """Cells beside Kafka for one size of body."""
     store = where / "cluster" / "data"
     store.mkdir(parents=True)
     fill(store, rows, body_bytes)
@@ -238,22 +242,18 @@ def measure_beside(spark: Any, where: Path, rows: int, body_bytes: int, seconds:
     ):
         for topic in (TOPIC, "sunk"):
             cluster.create_topic(topic, QUEUES)
-        for topic in (TOPIC, "sunk"):
             driver.call("create", topic, QUEUES, timeout_s=peer.DRIVER_TIMEOUT_S)
         peer.copy_rows(spark, files, node.address, TOPIC)
         sink = {"namesrv": cluster.namesrv, "topic": "sunk"}
         ours = peer.our_origins(spark, files, cluster.options(TOPIC), sink, cluster.servers.broker)
         origins = {"kafka": peer.kafka_origin(spark, node.address, TOPIC, "sunk"), **ours}
-        results = peer.compared_cells(spark, origins, rows, body_bytes, where / "output")
-        results["continuous"] = peer.live_cells(
-            origins,
-            driver,
-            cluster.namesrv,
-            lambda topic: cluster.create_topic(topic, QUEUES),
-            body_bytes,
-            where / "output",
-            seconds,
-        )
+        results = peer.compared_cells(spark, origins, cells, rows, body_bytes, where / "output")
+        if peer.LIVE in cells:
+            cluster.create_topic(peer.LIVE, QUEUES)
+            driver.call("create", peer.LIVE, QUEUES, timeout_s=peer.DRIVER_TIMEOUT_S)
+            results["continuous"] = peer.live_cells(
+                origins, driver, cluster.namesrv, body_bytes, where / "output", seconds
+            )
     shutil.rmtree(where)
     return {"rows": rows, **results}
 

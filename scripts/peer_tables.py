@@ -20,13 +20,15 @@ SEND_AIM, WHOLE_SEND_AIM, OTHER_AIM = 1.5, 2.0, 1.0
 WHOLE_MACHINE = "all"
 """The condition `broker_cpus` of brokers that may use every core."""
 SPARK_BODY = "200 B"
+SPARK_PROGRAMS = ("spark", "spark-kafka")
+"""Their results are by size of body first, then by cell."""
 
 
 def joined(parts: Sequence[ProgramResult]) -> ProgramResult:
     """Several runs of one program, each of some cells; a cell measured twice counts as in the last run."""
     results: dict[str, Any] = {}
     for part in parts:
-        results = _over(results, part.results, depth=3 if part.benchmark == "spark" else 2)
+        results = _over(results, part.results, depth=3 if part.benchmark in SPARK_PROGRAMS else 2)
     last = parts[-1]
     load = max(part.machine.load_1m for part in parts)
     return msgspec.structs.replace(
@@ -407,6 +409,40 @@ def _aim(expected: str) -> str:
     return expected.replace(">=", "at least").replace("<=", "at most")
 
 
+# --- `benchmarks.spark --peer kafka` ---
+
+SIDES = ("kafka", "files", "broker")
+BODY = re.compile(r"\d+ B")
+
+
+def spark_kafka(found: ProgramResult) -> str:
+    """Rates, then how many times Kafka's ours are; bold where the aim is not reached."""
+    rows: list[Row] = []
+    for body, cells in found.results.items():
+        if not BODY.fullmatch(body):
+            continue
+        for cell in ("batch, noop", "batch, Parquet", "AvailableNow, noop", "write"):
+            if sides := cells.get(cell):
+                rates = [number(sides[side]["median_krows"]) if side in sides else "" for side in SIDES]
+                times = [_times_kafka(sides["times_kafka"].get(side)) for side in SIDES[1:]]
+                rows.append((f"{cell}, {body}", *rates, *times))
+        if live := cells.get("continuous"):
+            delays = [
+                f"{number(live[side]['p50_ms'])} / {number(live[side]['p99_ms'])} ms" if side in live else ""
+                for side in SIDES
+            ]
+            rows.append((f"continuous, {body}, delay p50 / p99", *delays, "", ""))
+    columns = ("Thousand rows/s", "Kafka", "our files", "our broker", "files / Kafka", "broker / Kafka")
+    return table(columns, rows, " rrrrr")
+
+
+def _times_kafka(ratio: Mapping[str, Any] | None) -> str:
+    if ratio is None:
+        return ""
+    text = f"{number(ratio['value'])} ({number(ratio['lowest'])} to {number(ratio['highest'])})"
+    return text if ratio.get("met", True) else f"**{text}**"
+
+
 # --- By name ---
 
 TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
@@ -415,6 +451,7 @@ TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
     "python_clients": {"python-clients": python_clients, "python-ratios": python_ratios},
     "store": {"store": store},
     "spark": {"spark": spark, "spark-ratios": spark_ratios},
+    "spark-kafka": {"spark-kafka": spark_kafka},
 }
 """By what the program calls itself."""
 

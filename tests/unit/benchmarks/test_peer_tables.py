@@ -143,6 +143,35 @@ def test_peers_stand_side_by_side_and_the_best_is_bold() -> None:
     ]
 
 
+def spark_cell(kafka: float, broker: float, *, met: bool) -> dict[str, Any]:
+    times = {"value": broker / kafka, "lowest": broker / kafka, "highest": broker / kafka, "met": met}
+    return {
+        "kafka": {"median_krows": kafka},
+        "broker": {"median_krows": broker},
+        "times_kafka": {"broker": times},
+    }
+
+
+def test_spark_cells_of_several_runs_stand_beside_kafka_in_one_table() -> None:
+    first: dict[str, Any] = {"200 B": {"rows": 9, "write": spark_cell(100, 90, met=False)}, "is_quiet": True}
+    again: dict[str, Any] = {
+        "200 B": {"rows": 9, "batch, noop": spark_cell(100, 200, met=True)},
+        "is_quiet": True,
+    }
+    again["200 B"]["continuous"] = {name: {"p50_ms": 100.0, "p99_ms": 250.0} for name in ("kafka", "broker")}
+    made = tables_of(
+        {
+            "a": reported("spark-kafka", first),
+            "b": reported("spark-kafka", again, "2026-11-15 21:00:00+00:00"),
+        }
+    )
+    assert lines(made["spark-kafka"]) == [
+        "| batch, noop, 200 B | 100 |  | 200 |  | 2 (2 to 2) |",
+        "| write, 200 B | 100 |  | 90 |  | **0.9 (0.9 to 0.9)** |",
+        "| continuous, 200 B, delay p50 / p99 | 100 / 250 ms |  | 100 / 250 ms |  |  |",
+    ]
+
+
 def test_a_comparison_of_which_nothing_counts_any_more_is_not_named() -> None:
     starts = [{"start": {OURS: {START.name: seconds}, APACHE: {START.name: 2.5}}} for seconds in (0.5, 0.25)]
     files = {
