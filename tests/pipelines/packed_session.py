@@ -12,14 +12,21 @@ from pathlib import Path
 from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.session import SessionSettings, session
 
+HOME = sys.base_prefix
+"""The driver's Python, which workers may not have."""
 
-def where(_: int) -> str:
-    """Where a worker finds the package, and native code."""
+
+def where(_: int) -> list[str]:
+    """Where a worker finds its interpreter, modules, the package and native code."""
+    import ssl
+
     import pyarrow
 
     import skylark
 
-    return f"{sys.executable} {skylark.__file__} {pyarrow.__file__}"
+    maps = Path("/proc/self/maps").read_text().split()
+    drivers = sorted({word for word in maps if word.startswith(HOME)})
+    return [sys.executable, ssl.__file__, skylark.__file__, pyarrow.__file__, *drivers]
 
 
 def main(master: str, namesrv: str, topic: str, directory: str) -> None:
@@ -36,7 +43,7 @@ def main(master: str, namesrv: str, topic: str, directory: str) -> None:
         writer = stream.writeStream.format("parquet").option("path", output)
         queries.run("copy", {"copy": writer}, state=Path(directory), once=True, trigger="1s")
         streamed = spark.read.parquet(output).count()
-        places = spark.sparkContext.parallelize(range(4), 4).map(where).distinct().collect()
+        places = spark.sparkContext.parallelize(range(4), 4).flatMap(where).distinct().collect()
     sys.stdout.write(json.dumps({"rows": rows, "streamed": streamed, "places": places}) + "\n")
 
 

@@ -26,6 +26,17 @@ def run(directory: Path, script: str, *arguments: str) -> dict[str, Any]:
     return spark_program.last_object(output)
 
 
+def submit(directory: Path, remote: str, namesrv: str, topic: str) -> str:
+    """Submit a pipeline that writes a topic's messages to files; return what is printed."""
+    file = directory / "pipeline.yml"
+    file.write_text(
+        f"source: {{namesrv: '{namesrv}', topic: {topic}}}\n"
+        f"sinks: [{{parquet: {{path: {directory / 'files'}}}}}]\ncluster: {{remote: '{remote}'}}\n"
+    )
+    command = [sys.executable, "-m", "skylark", "spark", "submit", str(file), "--once"]
+    return spark_program.run(command, directory / "submit.log", SCRIPT_TIMEOUT_S)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
@@ -35,6 +46,9 @@ def test_spark_connect(shared_cluster: PipelineCluster, tmp_path: Path) -> None:
     shared_cluster.send(topic, bodies, 1, properties={"TAGS": "A"})
     with ConnectServer(tmp_path / "spark") as server:
         found = run(tmp_path, "connect_session.py", server.remote, shared_cluster.namesrv, topic)
+        submitted = submit(tmp_path, server.remote, shared_cluster.namesrv, topic)
+    assert "on the server and its workers, Python 3" in submitted
+    assert spark_program.last_object(submitted)["counts"]["written"] == 50
     # Read, added, written, filtered, rejected, duplicates.
     assert found.pop("etl") == [50, 0, 3, 37, 10, 0]
     assert found.pop("replay") == [50, 0, 0, 50, 0, 0]

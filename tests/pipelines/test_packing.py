@@ -1,4 +1,4 @@
-"""`--pack`: workers that have nothing of ours installed get the driver's environment as an archive."""
+"""`--pack`: workers that have neither Python nor our packages get those of the driver as an archive."""
 
 from __future__ import annotations
 
@@ -83,21 +83,23 @@ def test_workers_without_the_package(
     topic = fresh_name("packed")
     shared_cluster.create_topic(topic, 2)
     shared_cluster.send(topic, [b"x"] * 60, 0)
-    table = tmp_path / "table"
+    table, file = tmp_path / "table", tmp_path / "orders.yml"
     with SparkCluster(tmp_path / "spark", python="nothing") as spark:
         script = str(HERE / "packed_session.py")
         where = (spark.master, shared_cluster.namesrv, topic, str(tmp_path))
         found = run(environment, "session", script, *where)
-        archived = run(
-            environment,
-            "archive",
-            *("-m", "skylark", "spark", "archive", "-n", shared_cluster.namesrv, "-t", topic),
-            *("--to", f"delta:{table}", "--once", "--state", str(tmp_path / "state")),
-            *("--master", spark.master, "--pack"),
-            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),
+        file.write_text(
+            f"source: {{namesrv: '{shared_cluster.namesrv}', topic: {topic}}}\n"
+            f"sinks: [{{delta: {{path: {table}}}}}]\n"
+            f"cluster:\n  master: {spark.master}\n  pack: true\n"
+            "  conf: {spark.driver.host: 127.0.0.1, spark.executor.memory: 512m}\n"
         )
+        submitted = run(environment, "submit", "-m", "skylark", "spark", "submit", str(file), "--once")
     assert (found["rows"], found["streamed"]) == (60, 60)
-    for place in found["places"]:
-        assert all("/environment/" in part for part in place.split()), place
-    assert (archived["status"], archived["counts"]["written"]) == ("end of data", 60)
+    assert all("/environment/" in place for place in found["places"]), found["places"]
+    assert len({place.partition("/environment/")[0] for place in found["places"]}) == 2, "both workers"
+    needed = (tmp_path / "submit.log").read_text()
+    assert f"orders runs on {spark.master}, which needs" in needed
+    assert "no Python" in needed
+    assert (submitted["status"], submitted["counts"]["written"]) == ("end of data", 60)
     assert DeltaTable(table).to_pyarrow_table().num_rows == 60

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from skylark.cli.spark_jobs import SparkSessionOptions, chosen_place, session_settings
 from skylark.errors import SettingsError
 from skylark.pipelines.jobs import run
 from skylark.pipelines.jobs.pipeline_file import PipelineFile, load_pipeline
@@ -202,3 +204,37 @@ def test_the_state_lies_in_the_first_table_wherever_the_file_is(
     assert without[0] != without[1]
     assert without[0].is_relative_to(tmp_path / "home")
     assert run.state_of(load(tmp_path / "one", text + sink), tmp_path / "mine") == tmp_path / "mine"
+
+
+CLUSTER = """
+    source: {topic: orders}
+    sinks: [console]
+    cluster:
+      master: spark://host:7077
+      pack: true
+      conf: {spark.executor.instances: 2, spark.ui.enabled: false}
+"""
+
+
+def test_submit_takes_the_cluster_of_the_file_unless_the_command_names_another(tmp_path: Path) -> None:
+    cluster = load(tmp_path, CLUSTER).cluster
+    given = chosen_place(SparkSessionOptions(conf=["spark.executor.instances=3"]), cluster)
+    settings = session_settings(given)
+    assert (settings.master, settings.pack) == ("spark://host:7077", True)
+    assert settings.conf == {"spark.executor.instances": "3", "spark.ui.enabled": "false"}
+    other = session_settings(chosen_place(SparkSessionOptions(remote="sc://host"), cluster))
+    assert (other.master, other.remote, other.pack) == (None, "sc://host", False)
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        ("{mastr: yarn}", "unknown key 'mastr' in cluster; did you mean master?"),
+        ("{pack: often}", "invalid pack 'often'; use true or false"),
+        ("{conf: [a]}", "conf is a list; it must be a mapping of Spark settings"),
+        ("yarn", "cluster is 'yarn'; it must be a mapping"),
+    ],
+)
+def test_a_wrong_cluster_is_named_by_its_line(tmp_path: Path, part: str, sentence: str) -> None:
+    with pytest.raises(SettingsError, match=rf"pipeline\.yml:3: .*{re.escape(sentence)}"):
+        load(tmp_path, f"source: {{topic: orders}}\nsinks: [console]\ncluster: {part}\n")

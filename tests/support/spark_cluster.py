@@ -1,6 +1,7 @@
 """Servers of Spark from the installed pyspark: a cluster of a master and two workers, and a Connect server.
 
 Spark never runs a second copy of a task on the host of the first, so the second worker is on 127.0.0.2.
+Every process has its own home, with Spark at another path.
 """
 
 from __future__ import annotations
@@ -61,13 +62,17 @@ class SparkCluster:
         return self
 
     def _start(self, name: str, main_class: str, arguments: list[str]) -> None:
+        home = self._directory / f"home-{name}"
+        home.mkdir()
+        (home / "spark").symlink_to(SPARK_HOME)
         environment = {
-            "SPARK_HOME": str(SPARK_HOME),
+            "HOME": str(home),
+            "SPARK_HOME": str(home / "spark"),
             "PYSPARK_PYTHON": self._python,
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_WORKER_DIR": str(self._directory / name),
         }
-        command = [str(SPARK_HOME / "bin" / "spark-class"), main_class, *arguments]
+        command = [str(home / "spark" / "bin" / "spark-class"), main_class, *arguments]
         process = GroupProcess(command, log=self._directory / f"{name}.log", env=environment)
         self._processes.append(process)
 

@@ -10,12 +10,14 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from skylark.pipelines.jobs.pipeline_file import load_pipeline
+from skylark.pipelines.jobs.session import SessionSettings
 from skylark.settings.controller import ControllerSettings
 from tests.unit.cli.test_reference import check_command
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes"
 VERSION = "1.31"
-VALUES = {"INDEX": "1", "POD_IP": "10.0.0.1", "ETCD": "http://etcd:2379"}
+VALUES = {"INDEX": "1", "POD_IP": "10.0.0.1", "POD_NAME": "driver-1", "ETCD": "http://etcd:2379"}
 
 
 def documents() -> list[dict[str, Any]]:
@@ -71,3 +73,28 @@ def test_every_controller_is_a_peer_and_brokers_know_all() -> None:
     settings = ControllerSettings(self_id="n1", peers=data["PEERS"])
     assert list(settings.peer_addresses) == [f"n{index}" for index in range(replicas)]
     assert list(settings.peer_addresses.values()) == data["CONTROLLERS"].split(";")
+
+
+def test_the_spark_driver_submits_a_valid_pipeline_with_its_own_account_and_image(tmp_path: Path) -> None:
+    pod = ALL["Deployment/orders-pipeline"]["spec"]["template"]["spec"]
+    [driver] = pod["containers"]
+    command = arguments(driver)
+    check_command(command)
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert {mount["name"] for mount in driver["volumeMounts"]} == set(volumes)
+    given = ALL[f"ConfigMap/{volumes['pipeline']['configMap']['name']}"]["data"]
+    for name, text in given.items():
+        (tmp_path / name).write_text(text)
+    pipeline = load_pipeline(tmp_path / Path(command[3]).name)
+    settings = SessionSettings(master=pipeline.cluster.master, conf=pipeline.cluster.conf)
+    assert all(driver["image"] in sentence for sentence in settings.needs())
+    account = ALL[f"ServiceAccount/{pod['serviceAccountName']}"]["metadata"]["name"]
+    assert pipeline.cluster.conf["spark.kubernetes.authenticate.serviceAccountName"] == account
+    assert ALL[f"RoleBinding/{account}"]["subjects"][0]["name"] == account
+    claim = "spark.kubernetes.executor.volumes.persistentVolumeClaim.lake"
+    assert (
+        pipeline.cluster.conf[f"{claim}.options.claimName"]
+        == (volumes["lake"]["persistentVolumeClaim"]["claimName"])
+    )
+    [lake] = [mount for mount in driver["volumeMounts"] if mount["name"] == "lake"]
+    assert pipeline.cluster.conf[f"{claim}.mount.path"] == lake["mountPath"]

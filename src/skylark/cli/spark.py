@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from skylark.html_report import HtmlReport
     from skylark.model.job_report import JobReport
     from skylark.pipelines.jobs.dlq import Edit
+    from skylark.pipelines.jobs.pipeline_file import PipelineFile
     from skylark.pipelines.jobs.queries import JobSummary, Watch
     from skylark.pipelines.jobs.replay import ReplayRange
 
@@ -511,10 +512,47 @@ def run_file(
     Example: skylark spark run pipeline.yml --once
     """
     spark_jobs.session_settings(place)
-    from skylark.pipelines.jobs import run as job  # noqa: PLC0415
+    from skylark.pipelines.jobs.pipeline_file import load_pipeline  # noqa: PLC0415
+
+    _run_pipeline(load_pipeline(pipeline), namesrv, run, place)
+
+
+@app.command()
+@grouped
+def submit(
+    *,
+    pipeline: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline, a YAML file.")],
+    namesrv: NamesrvOption = None,
+    run: RunOptions,
+    place: SparkSessionOptions,
+) -> None:
+    """Run a pipeline where the part `cluster` of its file, or --master or --remote, says.
+
+    That is this machine, a standalone cluster, YARN, Kubernetes or a Connect server. First it says what the
+    workers must have; with --dry-run only that, and what would be read. The driver is this process.
+
+    Examples: skylark spark submit pipeline.yml --master spark://host:7077 --pack
+
+    skylark spark submit pipeline.yml --remote sc://host:15002 --once
+
+    skylark spark submit pipeline.yml --master k8s://https://host:6443
+    --conf spark.kubernetes.container.image=skylark-spark:latest --dry-run
+    """
+    spark_jobs.need_extra()
     from skylark.pipelines.jobs.pipeline_file import load_pipeline  # noqa: PLC0415
 
     loaded = load_pipeline(pipeline)
+    place = spark_jobs.chosen_place(place, loaded.cluster)
+    settings = spark_jobs.session_settings(place)
+    spark_jobs.show_needs(loaded.name, settings)
+    _run_pipeline(loaded, namesrv, run, place)
+
+
+def _run_pipeline(
+    loaded: PipelineFile, namesrv: str | None, run: RunOptions, place: SparkSessionOptions
+) -> None:
+    from skylark.pipelines.jobs import run as job  # noqa: PLC0415
+
     source = job.source_of(loaded, namesrv)
     outputs = job.outputs_of(loaded)
     state = job.state_of(loaded, run.state)

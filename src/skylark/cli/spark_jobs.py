@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from skylark.pipelines.job_reporter import JobReporter
     from skylark.pipelines.jobs.endpoints import Input, Output
+    from skylark.pipelines.jobs.pipeline_file import ClusterEntry
     from skylark.pipelines.jobs.queries import JobSummary, QueryProgress, Watch
     from skylark.pipelines.jobs.session import SessionSettings
     from skylark.pipelines.lake.parquet_files import TableFile
@@ -223,6 +224,25 @@ def session_settings(place: SparkSessionOptions) -> SessionSettings:
 
     conf = pairs(place.conf, "--conf")
     return SessionSettings(master=place.master, remote=place.remote, pack=place.pack, conf=conf)
+
+
+def chosen_place(place: SparkSessionOptions, cluster: ClusterEntry) -> SparkSessionOptions:
+    """Options of the command line, and for what they leave open the part `cluster` of a pipeline's file."""
+    is_given = place.master is not None or place.remote is not None
+    return SparkSessionOptions(
+        master=place.master if is_given else cluster.master,
+        remote=place.remote if is_given else cluster.remote,
+        pack=place.pack or (cluster.pack and not is_given),
+        conf=[*(f"{name}={value}" for name, value in cluster.conf.items()), *(place.conf or ())],
+    )
+
+
+def show_needs(name: str, settings: SessionSettings) -> None:
+    """Print where a job runs and what must be there, beside its output. Raises SettingsError."""
+    screen, found = Screen(), settings.needs()
+    screen.err.print(f"{name} runs on {settings.place}{', which needs' if found else ''}", markup=False)
+    for sentence in found:
+        screen.err.print(f"  {sentence}", markup=False)
 
 
 def need_extra() -> None:

@@ -21,7 +21,8 @@ SINKS = ("delta", "parquet", "rocketmq", "console")
 REJECT_KEYS = ("topic", "table")
 ON_FAIL = ("reject", "drop", "warn", "fail")
 ON_ERROR = ("rejects", "drop", "fail")
-TOP = ("name", "source", "steps", "sinks", "rejects", "trigger", "quality")
+CLUSTER_KEYS = ("master", "remote", "pack", "conf")
+TOP = ("name", "source", "steps", "sinks", "rejects", "trigger", "quality", "cluster")
 NEEDED = ("source", "sinks")
 
 
@@ -53,6 +54,16 @@ class QualityRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterEntry:
+    """Where `submit` runs the pipeline."""
+
+    master: str | None = None
+    remote: str | None = None
+    pack: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PipelineFile:
     """A parsed pipeline file."""
 
@@ -65,6 +76,7 @@ class PipelineFile:
     rejects: Mapping[str, str] = field(default_factory=dict)
     trigger: str = "10s"
     quality: Sequence[QualityRule] = ()
+    cluster: ClusterEntry = ClusterEntry()
 
     def fail(self, line: int, reason: str) -> NoReturn:
         """Raises BadSettingsFile."""
@@ -90,6 +102,7 @@ def load_pipeline(path: Path) -> PipelineFile:
         rejects=_rejects(reader, top),
         trigger=trigger,
         quality=_quality(reader, top),
+        cluster=_cluster(reader, top),
     )
 
 
@@ -199,3 +212,25 @@ def _quality(reader: YamlReader, top: LinedMapping) -> list[QualityRule]:
             _need_rejects(reader, top, rule.line, "on_fail: drop")
         rules.append(QualityRule(expect=str(rule["expect"]), on_fail=on_fail, line=rule.line))
     return rules
+
+
+def _cluster(reader: YamlReader, top: LinedMapping) -> ClusterEntry:
+    if "cluster" not in top:
+        return ClusterEntry()
+    given = reader.mapping(top["cluster"], "cluster", top.line_of("cluster"), CLUSTER_KEYS)
+    is_packed = given.get("pack", False)
+    if not isinstance(is_packed, bool):
+        reader.fail(given.line_of("pack"), f"invalid pack {is_packed!r}; use true or false")
+    conf = given.get("conf", {})
+    if not isinstance(conf, dict):
+        reader.fail(given.line_of("conf"), f"conf is {kind_of(conf)}; it must be a mapping of Spark settings")
+    return ClusterEntry(
+        master=given.get("master"),
+        remote=given.get("remote"),
+        pack=is_packed,
+        conf={name: _setting(value) for name, value in conf.items()},
+    )
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,6 +21,7 @@ from urllib.request import getproxies
 
 from skylark import __version__
 from skylark.errors import SettingsError
+from skylark.pipelines.jobs.worker_python import needs, pack, server_needs
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -149,6 +150,8 @@ PORTS = {"sc": 15002, "spark": 7077}
 ANSWER_TIMEOUT_S = 10.0
 JAVA_MAJOR_MIN = 17
 PACKED = "environment"
+IMAGE = "spark.kubernetes.container.image"
+HADOOP = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 PROBE_TASKS = 2
 STATIC = {
     "spark.ui.enabled": "false",
@@ -193,6 +196,27 @@ class SessionSettings:
             raise SettingsError(
                 "pack", "needs a cluster; use --master spark://HOST:7077, yarn or k8s://HOST:PORT"
             )
+
+    @property
+    def place(self) -> str:
+        return self.remote or self.master or LOCAL_MASTER
+
+    def needs(self) -> list[str]:
+        """What must be there, as sentences. Raises SettingsError for what is missing here already."""
+        if self.remote is not None:
+            return [f"on the server and its workers, {each}" for each in server_needs()]
+        master = self.master or LOCAL_MASTER
+        if master.startswith("local"):
+            return []
+        if master == "yarn" and not any(os.environ.get(name) for name in HADOOP):
+            raise SettingsError(
+                "master", f"yarn needs the directory of its configuration; set {HADOOP[0]} to it"
+            )
+        if master.startswith("k8s://"):
+            if IMAGE not in self.conf:
+                raise SettingsError("conf", f"Kubernetes needs an image of the executors; set {IMAGE}")
+            return [f"in the image {self.conf[IMAGE]}, {each}" for each in needs(is_packed=self.pack)]
+        return [f"on every worker, {each}" for each in needs(is_packed=self.pack)]
 
 
 def check_java() -> None:
@@ -323,22 +347,16 @@ def _packed_environment(settings: SessionSettings) -> Iterator[Mapping[str, str]
     if not settings.pack:
         yield {}
         return
-    try:
-        import venv_pack  # noqa: PLC0415
-    except ImportError:
-        raise SettingsError("pack", "the package venv-pack is missing; run pip install venv-pack") from None
     before = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="skylark-pack-") as folder:
         archive = Path(folder) / f"{PACKED}.tar.gz"
-        try:
-            venv_pack.pack(prefix=sys.prefix, output=str(archive))
-        except venv_pack.VenvPackException as error:
-            raise SettingsError("pack", f"cannot pack {sys.prefix}: {error}") from error
+        pack(archive)
         (Path(folder) / PACKED).symlink_to(sys.prefix)
         os.environ["PYSPARK_PYTHON"] = f"./{PACKED}/bin/python"
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.chdir(folder)
         try:
-            yield {"spark.archives": f"{archive}#{PACKED}"}
+            setting = "spark.yarn.dist.archives" if settings.master == "yarn" else "spark.archives"
+            yield {setting: f"{archive}#{PACKED}"}
         finally:
             os.chdir(before)
