@@ -11,16 +11,18 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from skylark.arrow.body_formats import FORMATS
 from skylark.errors import SettingsError
-from skylark.pipelines.body_schema import BodySchema, find_schema
 from skylark.quantities import parse_bytes, parse_duration_ms, parse_rate
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.fields import check_address
 from skylark.settings.object_store import check_uri, is_uri
 from skylark.settings.tls import ClientTlsSettings, client_tls_settings
+
+if TYPE_CHECKING:
+    from skylark.pipelines.body_schema import BodySchema
 
 T = TypeVar("T")
 
@@ -342,6 +344,8 @@ class SourceOptions:
         object.__setattr__(self, "credentials", client_credentials(self))
         object.__setattr__(self, "tls_settings", client_tls_settings(self))
         if self.decode is not None:
+            from skylark.pipelines.body_schema import find_schema  # noqa: PLC0415  slow to import
+
             found = find_schema(self.decode, self.decode_schema, self.schema_registry)
             object.__setattr__(self, "body_schema", found)
         if (self.namesrv is None) == (self.path is None):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from skylark.arrow.body_formats import csv_format
@@ -519,6 +518,8 @@ def read_archived(
     options: SourceOptions, task: HistoryTask, schema: pa.Schema, *, tags: frozenset[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a task from the history's table, as `read_ranges` does from the log."""
+    import pyarrow.compute as pc  # noqa: PLC0415  slow to import
+
     from skylark.arrow.decoder import as_text, decode_bodies, rejected_bodies  # noqa: PLC0415
     from skylark.pipelines.history import read_history  # noqa: PLC0415
     from skylark.pipelines.lake.location import open_files  # noqa: PLC0415
