@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, sync_playwright
+import deltalake
+import pyarrow
+from playwright.sync_api import sync_playwright
 
 from skylark.console.settings import ConsoleSettings
 from tests.support.console import running_console
-from tests.support.console_data import shop
+from tests.support.console_data import shop, traffic
+from tests.support.console_tasks import launched
 
 PAGES = {
     "overview": "",
@@ -27,6 +29,7 @@ PAGES = {
     "members": "groups/billing/members",
     "brokers": "brokers",
     "broker": "brokers/broker-a",
+    "broker-settings": "brokers/broker-a/settings",
     "name-servers": "name-servers",
     "map": "map",
     "store": "store",
@@ -37,6 +40,8 @@ PAGES = {
     "dead-letters": "dead-letters/billing",
     "pipelines": "pipelines",
     "pipeline": "pipelines/etl-payments-77e0b3f1",
+    "tables": "tables",
+    "table": "tables/orders",
     "sql": "sql?q=select+value.customer.city,+tags,+count(*)+as+orders,+round(sum(value.amount),2)+as+amount"
     "%0Afrom+orders%0Agroup+by+all%0Aorder+by+amount+desc",
     "clients": "clients",
@@ -46,29 +51,32 @@ PAGES = {
 }
 SIZES = {"": (1440, 900), "-phone": (390, 844)}
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-CURVE_MS = 5000
+CURVE_MS = 20_000
 """Time for curves to begin."""
 
 
-def launch(browser_type: object) -> Browser:
-    """Debian's Chromium. Raises FileNotFoundError without it."""
-    path = shutil.which("chromium")
-    if path is None:
-        raise FileNotFoundError("chromium is missing; run `make setup`")
-    arguments = ["--no-sandbox", "--disable-dev-shm-usage"] if os.getuid() == 0 else []
-    browser: Browser = browser_type.launch(executable_path=path, args=arguments)  # type: ignore[attr-defined]
-    return browser
+def _table(directory: Path) -> str:
+    """A small Delta table."""
+    place = directory / "lake" / "orders"
+    for batch in range(6):
+        rows = {"id": list(range(batch * 400, batch * 400 + 400)), "city": ["Oslo", "Lyon"] * 200}
+        deltalake.write_deltalake(place, pyarrow.table(rows), mode="append")
+    return f"delta:{place}"
 
 
 def main(directory: Path, wanted: list[str]) -> None:
     """Write the pictures of the wanted pages, or of all."""
     directory.mkdir(parents=True, exist_ok=True)
     with (
+        tempfile.TemporaryDirectory() as lake,
         shop() as servers,
-        running_console(ConsoleSettings(clusters={"local": servers.namesrv})) as address,
+        traffic(servers.namesrv),
+        running_console(
+            ConsoleSettings(clusters={"local": servers.namesrv}, lake={"orders": _table(Path(lake))})
+        ) as address,
         sync_playwright() as playwright,
     ):
-        browser = launch(playwright.chromium)
+        browser = launched(playwright)
         for theme in THEMES:
             for size, (width, height) in SIZES.items():
                 context = browser.new_context(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import html
 import re
+import shlex
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from skylark import Admin, Message, Producer
+from skylark.cli.main import app
 from skylark.console.server import PAGES
 from skylark.console.settings import ConsoleSettings
 from skylark.console.texts import TEXTS
 from skylark.errors import SettingsError
+from skylark.pipelines.job_reporter import JobReporter
 from skylark.testing import EmbeddedServers
 from tests.support.console import ConsoleClient, console_client
 from tests.support.console_data import running_jobs
@@ -66,8 +74,12 @@ PATHS = [
         job="etl-payments-77e0b3f1",
     )
     for path, _ in PAGES
-    if "{client}" not in path and "{id}" not in path and "{user}" not in path
+    if not re.search(r"\{(client|id|user|table)\}", path)
 ]
+NO_TABLE = ("sql", "groups/billing/reset")
+"""Without a query, or a place to go to, there are no rows."""
+NO_COMMAND = ("changes",)
+"""They are the console's own."""
 
 
 async def test_every_page_is_there_in_both_languages_and_as_json(client: ConsoleClient) -> None:
@@ -81,6 +93,66 @@ async def test_every_page_is_there_in_both_languages_and_as_json(client: Console
         document = await client.get(f"/local/{path or 'overview'}.json")
         assert document.status == 200, path
         document.json()
+        csv = await client.get(f"/local/{path or 'overview'}.csv")
+        assert csv.status == (404 if path in NO_TABLE else 200), path
+        assert path in NO_TABLE or csv.headers["content-type"].startswith("text/csv"), path
+
+
+async def test_every_page_says_how_to_get_the_same_elsewhere(client: ConsoleClient) -> None:
+    """With commands that exist, in Python, and over HTTP with an address that answers."""
+    root: Any = typer.main.get_command(app)
+    for path in PATHS:
+        page = (await client.get(f"/local/{path}")).text
+        shown = [html.unescape(text) for text in re.findall(r"<dd><code>(.*?)</code></dd>", page, re.S)]
+        commands = [text for text in shown if text.startswith("skylark ")]
+        [curl] = [text for text in shown if text.startswith("curl ")]
+        assert commands or path in NO_COMMAND, path
+        for words in map(shlex.split, commands):
+            command = root
+            for word in words[1:]:
+                if not hasattr(command, "commands"):
+                    break
+                assert word in command.commands, (path, words)
+                command = command.commands[word]
+        answer = await client.get("/" + curl.split("'")[1].split("/", 3)[3])
+        assert answer.status == 200 and answer.headers["content-type"] == "application/json", curl
+
+
+async def test_tables_show_their_size_and_who_writes_them(tmp_path: Path) -> None:
+    pa, deltalake = pytest.importorskip("pyarrow"), pytest.importorskip("deltalake")
+    place = tmp_path / "lake" / "orders"
+    for _ in range(3):
+        deltalake.write_deltalake(place, pa.table({"id": [1, 2], "city": ["Oslo", "Lyon"]}), mode="append")
+    lake = {"orders": f"delta:{place}", "gone": f"delta:{tmp_path / 'gone'}"}
+    with (
+        EmbeddedServers() as servers,
+        running_jobs(servers.namesrv),
+        JobReporter(
+            servers.namesrv, kind="archive", name="archive-now", topics=["orders"],
+            outputs=[lake["orders"]], every_s=0.01,
+        ) as job,
+    ):  # fmt: skip
+        job.batch(query="archive", number=0, rows=6, rows_per_s=10.0, lag=64)
+        settings = ConsoleSettings(clusters={"local": servers.namesrv}, lake=lake)
+        async with console_client(settings) as client:
+            for _ in range(100):
+                found = (await client.get("/local/tables.json")).json()
+                rows = {row["table"]: row for row in found["tables"] if row["location"] != "lake/orders"}
+                if rows["orders"]["job"] == "archive-now" and rows["orders"]["lag"] is not None:
+                    break
+                await asyncio.sleep(0.05)
+            own = rows["orders"]
+            assert (own["rows"], own["files"], own["small_files"], own["format"]) == (6, 3, 3, "delta")
+            assert (own["job"], own["lag"], own["topics"]) == ("archive-now", 64, ["orders"])
+            assert abs(own["last_commit"] - time.time() * 1000) < 600_000
+            assert rows["gone"]["rows"] is None and "gone" in found["failures"][0]
+            # What jobs report is shown and never opened: anybody may write a report.
+            assert [row["rows"] for row in found["tables"] if row["location"] == "lake/payments"] == [None]
+            one = (await client.get("/local/tables/orders.json")).json()
+            assert [commit["version"] for commit in one["commits"]] == [2, 1, 0]
+            assert one["columns"] == [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}]
+            assert "lake.orders" in (await client.get("/local/tables/orders")).text
+            assert (await client.get("/local/tables/nothing")).status == 404
 
 
 async def test_the_list_of_topics_shows_what_the_broker_has(client: ConsoleClient) -> None:
@@ -137,8 +209,9 @@ async def test_the_map_shows_who_talks_to_whom() -> None:
                 page = await client.get("/local/map")
     assert found["producers"]["till-1"] == 1
     assert {"from": "till-1", "to": "broker-a"} in found["links"]
-    assert {"from": "broker-a", "to": "audit"} in found["links"]
-    assert page.text.count('<path class="link"') == 2 and 'href="/local/groups/audit"' in page.text
+    assert {"from": "broker-a", "to": "sales"} in found["links"]
+    assert {"from": "sales", "to": "audit"} in found["links"]
+    assert page.text.count('<path class="link"') == 3 and 'href="/local/groups/audit"' in page.text
 
 
 async def test_stores_say_what_they_hold_and_delete(client: ConsoleClient) -> None:
@@ -460,15 +533,19 @@ async def test_settings_of_groups_and_brokers_are_changed_and_put_back(client: C
     rows = (await client.get("/local/groups/billing/settings.json")).json()["settings"]
     assert [list(row.values())[1] for row in rows[:1]] == [True]
     fields = {"name": "autoCreateTopicEnable", "value": "false"}
-    changed = await client.post("/local/brokers/broker-a", fields)
+    changed = await client.post("/local/brokers/broker-a/settings", fields)
     assert changed.status == 303, changed.text
-    found = (await client.get("/local/brokers/broker-a.json")).json()["settings"]
+    found = (await client.get("/local/brokers/broker-a/settings.json")).json()["settings"]
     assert found["autoCreateTopicEnable"] == "false"
     await client.post(f"/local/changes/{changed.headers['location'].partition('changed=')[2]}/undo")
-    found = (await client.get("/local/brokers/broker-a.json")).json()["settings"]
+    found = (await client.get("/local/brokers/broker-a/settings.json")).json()["settings"]
     assert found["autoCreateTopicEnable"] == "true"
-    assert (await client.post("/local/brokers/broker-a", {"name": "nothing", "value": "1"})).status == 400
-    assert (await client.post("/local/brokers/127.0.0.1:9", {"name": "nothing", "value": "1"})).status == 404
+    assert (
+        await client.post("/local/brokers/broker-a/settings", {"name": "nothing", "value": "1"})
+    ).status == 400
+    assert (
+        await client.post("/local/brokers/127.0.0.1:9/settings", {"name": "nothing", "value": "1"})
+    ).status == 404
 
 
 async def test_the_log_of_changes_is_kept_in_a_file(servers: EmbeddedServers, tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,9 +17,11 @@ from typer.testing import CliRunner
 
 from skylark import Admin, Message, Producer
 from skylark.cli.main import app
+from skylark.console.settings import ConsoleSettings
 from skylark.model.job_report import REPORT_TOPIC, SILENT_AFTER_MS, JobReport, encode_report
 from skylark.pipelines.job_reporter import JobReporter
 from skylark.testing import EmbeddedServers
+from tests.support.console import console_client
 from tests.support.first_day import until
 
 NOWHERE = "127.0.0.1:1"
@@ -144,3 +150,32 @@ def test_without_a_report_the_list_is_empty() -> None:
         assert json.loads(printed(fresh, "spark", "list", "--json")) == []
         document = json.loads(printed(fresh, "top", "--once", "--every", "0.1", "--json"))
         assert document["jobs"] == []
+
+
+@pytest.mark.nightly
+async def test_a_real_job_of_spark_is_seen_everywhere(tmp_path: Path) -> None:
+    """`skylark spark archive`: in the lists of jobs, `top`, and the console with its table."""
+    with EmbeddedServers() as fresh:
+        fresh.create_topic("sales", 2)
+        with Producer("shop", namesrv=fresh.namesrv) as producer:
+            for number in range(100):
+                producer.send(Message("sales", b'{"id": %d}' % number))
+        place = f"delta:{tmp_path / 'lake'}"
+        words = ["spark", "archive", "-n", fresh.namesrv, "-t", "sales", "--to", place, "--once"]
+        await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-m", "skylark", *words], check=True, cwd=tmp_path, timeout=600
+        )
+        [row] = json.loads(await asyncio.to_thread(printed, fresh, "spark", "list", "--json"))
+        assert (row["state"], row["topics"], row["rows"], row["lag"]) == ("finished", ["sales"], 100, 0)
+        top = await asyncio.to_thread(printed, fresh, "top", "--once", "--every", "0.1", "--json")
+        assert row["job"] in [job["job"] for job in json.loads(top)["jobs"]]
+        settings = ConsoleSettings(clusters={"local": fresh.namesrv}, lake={"sales": place})
+        async with console_client(settings) as client:
+            [job] = (await client.get("/local/pipelines.json")).json()["jobs"]
+            assert (job["job"], job["state"], job["rows"], job["to"]) == (
+                row["job"], "finished", 100, [place],
+            )  # fmt: skip
+            [table] = (await client.get("/local/tables.json")).json()["tables"]
+            assert (table["table"], table["rows"], table["job"], table["lag"]) == (
+                "sales", 100, row["job"], 0,
+            )  # fmt: skip

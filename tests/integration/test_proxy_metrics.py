@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from skylark.cli.grpc_front import GrpcFront
+from skylark.console.settings import ConsoleSettings
 from skylark.proxy.schema import v2
 from tests.support.broker import running_cluster, until
+from tests.support.console import console_client
 from tests.support.grpc_client import (
     GrpcTestClient,
     consumer_settings,
@@ -75,3 +77,23 @@ async def test_brokers_page_has_the_metrics_of_the_proxy_in_its_process(tmp_path
         finally:
             await front.stop()
         assert found["skylark_proxy_connections"] == 0
+
+
+async def test_the_console_shows_a_proxy_and_one_that_is_away(tmp_path: Path) -> None:
+    async with (
+        running_cluster(tmp_path) as (name_server, _),
+        running_proxy(name_server.address, metrics_port=5557) as proxy,
+        GrpcTestClient(proxy.address) as client,
+    ):
+        await until(lambda: proxy.monitor is not None and bool(proxy.monitor.address))
+        assert proxy.monitor is not None
+        await client.code("QueryRoute", v2.QueryRouteRequest(topic=resource("absent")))
+        places = {"edge": f"http://{proxy.monitor.address}/metrics", "gone": "http://127.0.0.1:1/metrics"}
+        settings = ConsoleSettings(clusters={"local": name_server.address}, proxies=places)
+        async with console_client(settings) as console:
+            found = (await console.get("/local/proxies.json")).json()
+        rows = {row["proxy"]: row for row in found["proxies"]}
+        assert (rows["edge"]["state"], rows["edge"]["calls"], rows["edge"]["calls_failed"]) == ("ok", 1, 1)
+        assert rows["edge"]["connections"] == 1
+        assert (rows["gone"]["state"], rows["gone"]["calls"]) == ("away", None)
+        assert "gone" in found["failures"][0]

@@ -1,23 +1,48 @@
-"""The console against Apache's broker: every page, sending, a reset with its preview."""
+"""The console against Apache's brokers, 5.3.3 and 4.9: every page, and the tasks of people in a browser."""
 
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Callable, Iterator
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from skylark.console.server import PAGES
 from skylark.console.settings import ConsoleSettings
-from tests.interop.servers import ApacheServers
-from tests.support.console import console_client
+from tests.interop.mqadmin import admin_classpath
+from tests.interop.servers import SETTINGS, ApacheServers
+from tests.interop.versions import MAIN, POMS
+from tests.support.console import console_client, running_console
+from tests.support.console_data import stocked
+from tests.support.console_tasks import TASKS, Desk, launched, opened
+from tests.support.java import jars_of
 from tests.support.names import fresh_name
 
-pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn")]
+pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
+OLD = "4.9.7"
+"""Its last servers on Maven Central."""
 
 
-async def test_every_page_shows_apaches_cluster(apache: ApacheServers) -> None:
+@pytest.fixture(scope="module", params=[MAIN, OLD])
+def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of Apache's with the data of the shop."""
+    directory = tmp_path_factory.mktemp("apache")
+    if request.param == OLD:
+        # These do not start without their logs being configured, if only to nothing.
+        for home, name in (("name-server", "namesrv"), ("home", "broker")):
+            conf = directory / home / "conf"
+            conf.mkdir(parents=True)
+            (conf / f"logback_{name}.xml").write_text("<configuration/>")
+    jars = jars_of(POMS[OLD]) if request.param == OLD else admin_classpath(MAIN)
+    with ApacheServers(directory, SETTINGS, jars) as running, stocked(running.name_server, 60):
+        yield running.name_server
+
+
+async def test_every_page_shows_apaches_cluster(namesrv: str) -> None:
     topic = fresh_name("console")
-    async with console_client(ConsoleSettings(clusters={"local": apache.name_server})) as client:
+    async with console_client(ConsoleSettings(clusters={"local": namesrv})) as client:
         made = await client.post("/local/new-topic", {"topic": topic, "queues": "2"})
         assert made.status == 303, made.text
         sent = await client.post(
@@ -34,3 +59,28 @@ async def test_every_page_shows_apaches_cluster(apache: ApacheServers) -> None:
                 assert page.status == 200, (path, page.text)
         found = (await client.get(f"/local/topics/{topic}/messages.json?where=body.id=1")).json()
         assert [message["keys"] for message in found["messages"]] == [["k-1"]]
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """For one test: it runs an event loop, and another test has its own."""
+    if shutil.which("chromium") is None:
+        pytest.skip("needs chromium: run `make setup`")
+    with sync_playwright() as playwright:
+        browser = launched(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(namesrv: str) -> Iterator[str]:
+    with running_console(ConsoleSettings(clusters={"local": namesrv})) as address:
+        yield f"{address}/local"
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+def test_a_task_is_done_on_apaches_cluster(
+    browser: Browser, address: str, namesrv: str, task: Callable[[Desk], None]
+) -> None:
+    with opened(browser) as page:
+        task(Desk(page, address, namesrv, lambda **more: opened(browser, **more)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,45 +19,71 @@ CITIES = ("Berlin", "Lyon", "Oslo", "Porto", "Turin")
 
 @contextlib.contextmanager
 def shop(orders: int = 240) -> Iterator[EmbeddedServers]:
-    """Servers with data. The group `billing` is online and fails every twentieth order; `search` lags."""
-    with EmbeddedServers(settings={"auto_create_topics": True}) as servers:
+    """Our servers with the shop's data."""
+    with EmbeddedServers(settings={"auto_create_topics": True}) as servers, stocked(servers.namesrv, orders):
+        yield servers
+
+
+@contextlib.contextmanager
+def stocked(namesrv: str, orders: int) -> Iterator[None]:
+    """A cluster with data. The group `billing` is online and fails every twentieth order; `search` lags."""
+
+    def bill(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        is_bad = any(message.json()["id"] % 20 == 0 for message in messages)
+        return ConsumeResult.LATER if is_bad else ConsumeResult.SUCCESS
+
+    with Admin(namesrv=namesrv) as admin, Producer("shop", namesrv=namesrv) as producer:
         for topic, count in {"orders": 4, "payments": 4, "shipments": 2, "audit-log": 1}.items():
-            servers.create_topic(topic, count)
-        died = threading.Event()
+            admin.topics.create(topic, queues=count)
+        admin.groups.create(Group("billing", retries_max=0))
+        admin.groups.create(Group("search"))
+        for number in range(1, orders + 1):
+            body = {
+                "id": number,
+                "customer": {"name": f"c-{number % 7}", "city": CITIES[number % 5]},
+                "amount": round(number * 7.31 % 400, 2),
+            }
+            tag = ("created", "paid", "shipped")[number % 3]
+            producer.send(Message.json("orders", body, tags=tag, keys=[f"order-{number}"]))
+            if number % 3 == 1:
+                producer.send(Message.json("payments", {"order": number}, keys=[f"order-{number}"]))
+        admin.offsets.commit("search", dict.fromkeys(admin.topics.queues("orders"), 7))
+        first = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, reconsume_times_max=0)
+        consumer = PushConsumer("billing", namesrv=namesrv, settings=first)
+        consumer.subscribe("orders", "*", bill)
+        with consumer:
+            died = threading.Event()
+            for _ in range(1200):
+                if admin.dead_letters.count("billing").waiting >= orders // 20:
+                    break
+                died.wait(0.1)
+            with running_jobs(namesrv):
+                yield
 
-        def bill(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
-            is_bad = any(message.json()["id"] % 20 == 0 for message in messages)
-            return ConsumeResult.LATER if is_bad else ConsumeResult.SUCCESS
 
-        with (
-            Admin(namesrv=servers.namesrv) as admin,
-            Producer("shop", namesrv=servers.namesrv) as producer,
-        ):
-            admin.groups.create(Group("billing", retries_max=0))
-            admin.groups.create(Group("search"))
-            for number in range(1, orders + 1):
-                body = {
-                    "id": number,
-                    "customer": {"name": f"c-{number % 7}", "city": CITIES[number % 5]},
-                    "amount": round(number * 7.31 % 400, 2),
-                }
-                tag = ("created", "paid", "shipped")[number % 3]
-                producer.send(Message.json("orders", body, tags=tag, keys=[f"order-{number}"]))
-                if number % 3 == 1:
-                    producer.send(Message.json("payments", {"order": number}, keys=[f"order-{number}"]))
-            queues = admin.topics.queues("orders")
-            admin.offsets.commit("search", {queue: 7 for queue in queues})
-            first = PushConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET, reconsume_times_max=0)
-            consumer = PushConsumer("billing", namesrv=servers.namesrv, settings=first)
-            consumer.subscribe("orders", "*", bill)
-            with consumer:
-                for _ in range(200):
-                    counts = admin.dead_letters.counts()
-                    if "billing" in counts and counts["billing"].waiting >= orders // 20:
-                        break
-                    died.wait(0.1)
-                with running_jobs(servers.namesrv):
-                    yield servers
+@contextlib.contextmanager
+def traffic(namesrv: str) -> Iterator[None]:
+    """Orders and payments at a rate that goes up and down."""
+    done = threading.Event()
+
+    def send() -> None:
+        with Producer("web", namesrv=namesrv) as producer:
+            number = 10_001  # none of which fails
+            while not done.wait(0.05):
+                for _ in range(round(3 + 2 * math.sin(time.monotonic()))):
+                    number += 1 if number % 20 != 19 else 2
+                    body = {"id": number, "customer": {"name": f"c-{number % 7}", "city": CITIES[number % 5]}}
+                    order = Message.json("orders", {**body, "amount": number % 400}, tags="created")
+                    producer.send(order)
+                producer.send(Message.json("payments", {"order": number}, keys=[f"order-{number}"]))
+
+    thread = threading.Thread(target=send, name="traffic")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 @contextlib.contextmanager

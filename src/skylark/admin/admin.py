@@ -270,6 +270,7 @@ class Leases(_Part[AsyncLeases]):
 
 
 class NameServers(_Part[AsyncNameServers]):
+    known = _waiting(AsyncNameServers.known)
     config = _waiting(AsyncNameServers.config)
     update_config = _waiting(AsyncNameServers.update_config)
     get = _waiting(AsyncNameServers.get)

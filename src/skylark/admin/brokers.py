@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from skylark.admin.results import BrokerNode, BrokerSummary, ClusterSummary
+from skylark.admin.results import BrokerNode, BrokerSummary, ClusterSummary, NameServerNames
 from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BrokerError, ClientError
 from skylark.protocol.bodies import (
@@ -44,6 +44,8 @@ from skylark.protocol.requests.controller import ElectMaster, GroupMaster
 from skylark.protocol.requests.name_server import (
     AddWritePermOfBroker,
     DeleteKvConfig,
+    GetAllTopicListFromNameServer,
+    GetBrokerClusterInfo,
     GetBrokerMemberGroup,
     GetKvConfig,
     GetKvListByNamespace,
@@ -246,6 +248,14 @@ class AsyncNameServers:
     @property
     def addresses(self) -> tuple[str, ...]:
         return self._servers.name_servers
+
+    async def known(self, address: str) -> NameServerNames:
+        """What one of them knows. Raises RemotingError, BrokerError."""
+        info = await self._servers.ask(address, GetBrokerClusterInfo())
+        topics = (await self._servers.ask(address, GetAllTopicListFromNameServer())).topic_list
+        return NameServerNames(
+            sum(len(part.broker_addrs) for part in info.broker_addr_table.values()), len(topics)
+        )
 
     async def config(self) -> dict[str, dict[str, str]]:
         """All settings by address, by RocketMQ's keys. Raises SomeServersFailed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from skylark.admin.results import ClientInfo, ConnectedConsumers, ConnectedProducers, merged_clients
 from skylark.admin.server_calls import ServerCalls
@@ -31,9 +31,12 @@ class AsyncClients:
     def __init__(self, servers: ServerCalls) -> None:
         self._servers = servers
 
-    async def consumers(self, group: str) -> ConnectedConsumers:
-        """The connected members of a group. Raises BrokerError 206 if there are none."""
-        targets = await self._servers.targets()
+    async def consumers(self, group: str, *, brokers: Iterable[str] | None = None) -> ConnectedConsumers:
+        """The connected members of a group. Raises BrokerError 206 if there are none.
+
+        `brokers` are the addresses to ask; without them a name server is asked for all.
+        """
+        targets = await self._servers.targets() if brokers is None else brokers
         gathered = await self._servers.ask_each(
             targets, GetConsumerConnectionList(group), absent_codes=OFFLINE
         )

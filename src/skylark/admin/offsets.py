@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skylark.admin.groups import UNKNOWN_GROUP
-from skylark.admin.results import Failures
+from skylark.admin.results import Failures, Route
 from skylark.admin.server_calls import ServerCalls, at_once, whole
 from skylark.errors import BrokerError
 from skylark.protocol.bodies import MessageQueue
@@ -87,9 +87,14 @@ class AsyncOffsets:
 
     # --- Groups ---
 
-    async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The committed offset of a group in each queue, None where there is none. Raises NoRoute."""
-        route = await self._servers.route(topic)
+    async def committed(
+        self, group: str, topic: str, *, route: Route | None = None
+    ) -> dict[MessageQueue, int | None]:
+        """The committed offset of a group in each queue, None where there is none. Raises NoRoute.
+
+        Without the topic's route a name server is asked.
+        """
+        route = route or await self._servers.route(topic)
 
         async def ask(queue: MessageQueue) -> int | None:
             request = QueryConsumerOffset(group, topic, queue.queue_id, set_zero_if_not_found=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from skylark.admin.brokers import AsyncBrokers
@@ -14,7 +15,7 @@ from skylark.errors import RocketMQError
 from skylark.model.job_report import REPORT_TOPIC
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
 from skylark.model.names import SYSTEM_GROUPS, retry_topic
-from skylark.protocol.bodies import BrokerConsumeStats
+from skylark.protocol.bodies import BrokerConsumeStats, MessageQueue
 
 DERIVED = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX)
 
@@ -40,6 +41,8 @@ class GroupStates:
 
     groups: tuple[GroupState, ...]
     failures: tuple[str, ...]
+    ends: Mapping[str, int]
+    """Of each topic that a group consumes: the ends of its queues, added up."""
 
 
 class AsyncOverview:
@@ -89,19 +92,30 @@ class AsyncOverview:
 
         answers = await at_once(ask, [node.address for node in masters])
         tables: dict[str, list[tuple[str, int, int, int, int]]] = {name: [] for name in dead_letters}
+        queue_ends: dict[MessageQueue, int] = {}
         for node, found in zip(masters, answers, strict=True):
             if isinstance(found, RocketMQError):
                 failures.append(f"no groups from {node.name}: {found}")
                 continue
             for groups in found.consume_stats_list:
                 for name, parts in groups.items():
-                    tables.setdefault(name, []).extend(
-                        (queue.topic, at.consumer_offset, at.broker_offset, at.pull_offset, at.last_timestamp)
-                        for part in parts
-                        for queue, at in part.offset_table.items()
-                    )
+                    rows = tables.setdefault(name, [])
+                    for queue, at in (item for part in parts for item in part.offset_table.items()):
+                        queue_ends[queue] = at.broker_offset
+                        rows.append(
+                            (
+                                queue.topic,
+                                at.consumer_offset,
+                                at.broker_offset,
+                                at.pull_offset,
+                                at.last_timestamp,
+                            )
+                        )
         states = (_state(name, rows, dead_letters.get(name)) for name, rows in sorted(tables.items()))
-        return GroupStates(tuple(states), tuple(failures))
+        ends: dict[str, int] = {}
+        for queue, end in queue_ends.items():
+            ends[queue.topic] = ends.get(queue.topic, 0) + end
+        return GroupStates(tuple(states), tuple(failures), ends)
 
 
 def _state(

@@ -266,6 +266,14 @@ class QueueStats:
 
 
 @dataclass(frozen=True, slots=True)
+class NameServerNames:
+    """How many brokers and topics a name server knows."""
+
+    brokers: int
+    topics: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicStats:
     topic: str
     queues: tuple[QueueStats, ...]

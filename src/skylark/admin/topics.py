@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from skylark.admin.results import Gathered, Route, Topic, TopicStats
@@ -201,11 +201,13 @@ class AsyncTopics:
         """The queues that can be read. Raises NoRoute."""
         return (await self._servers.route(topic)).queues()
 
-    async def stats(self, topic: str) -> TopicStats:
-        """The offsets of each queue and the time of its last message. Raises NoRoute."""
-        gathered = await self._servers.ask_each(
-            await self._servers.brokers_of(topic), GetTopicStatsInfo(topic)
-        )
+    async def stats(self, topic: str, *, brokers: Iterable[str] | None = None) -> TopicStats:
+        """The offsets of each queue and the time of its last message. Raises NoRoute.
+
+        `brokers` are the addresses of those that have the topic; without them a name server is asked.
+        """
+        found = await self._servers.brokers_of(topic) if brokers is None else brokers
+        gathered = await self._servers.ask_each(found, GetTopicStatsInfo(topic))
         tables = gathered.some(f"read topic {topic}").values()
         return TopicStats.read(topic, tables, gathered.failures)
 

@@ -52,6 +52,10 @@ def console(
         list[str] | None,
         typer.Option("--lake", metavar="NAME=delta:DIR", help="SQL can query this table; may be repeated."),
     ] = None,
+    proxies: Annotated[
+        list[str] | None,
+        typer.Option("--proxy", metavar="NAME=URL", help="Metrics page of a gRPC proxy; may be repeated."),
+    ] = None,
     decoders: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,6 +86,7 @@ def console(
         state=state,
         store=store,
         lake=pairs(lake, "--lake"),
+        proxies=pairs(proxies, "--proxy"),
         decoders=[_decoder(text) for text in decoders or ()],
     )
 

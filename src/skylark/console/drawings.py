@@ -42,9 +42,8 @@ def chart(series: Sequence[tuple[str, Sequence[Point]]], *, title: str, kind: st
         y = HEIGHT * (1 - step / GRID_LINES)
         parts.append(f'<line class="rule" x1="0" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
         value = top * step / GRID_LINES
-        labels.append(
-            f"<span>{escape(shown(round(value, 1) if top < GRID_LINES else round(value), kind))}</span>"
-        )
+        label = shown(round(value, 1), kind) if top < GRID_LINES else shown(round(value), "number")
+        labels.append(f"<span>{escape(label)}</span>")
     times = [time_ms for _, points in drawn for time_ms, _ in points]
     span = (min(times), max(times))
     for number, (_, points) in enumerate(drawn):
@@ -125,9 +124,9 @@ class MapBox:
     href: str = ""
 
 
-MAP_WIDTH = 1080
-BOX_WIDTH, BOX_HEIGHT, BOX_STEP = 260, 44, 56
-TITLE_CHARS_MAX = 30
+MAP_WIDTH = 1136
+BOX_WIDTH, BOX_HEIGHT, BOX_STEP = 212, 44, 56
+TITLE_CHARS_MAX = 25
 
 
 def cluster_map(

@@ -37,6 +37,8 @@ class GridColumn:
     key: str
     kind: str = "text"
     href: Callable[[Row], str | None] | None = None
+    optional: bool = False
+    """Not shown while no row has a value."""
 
     @property
     def is_number(self) -> bool:
@@ -56,6 +58,14 @@ class Grid:
     sortable: frozenset[str] = field(default_factory=frozenset)
     choosable: str = ""
     """The key whose value a check box per row sends."""
+
+    @property
+    def shown_columns(self) -> list[GridColumn]:
+        return [
+            column
+            for column in self.columns
+            if not column.optional or any(row.get(column.key) not in (None, "", 0) for row in self.rows)
+        ]
 
     @property
     def pages(self) -> int:

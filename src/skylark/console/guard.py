@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -28,6 +29,7 @@ LOGIN_S = 12 * 3600
 LOGINS_MAX = 1000
 REQUEST_BYTES_MAX = 5 << 20
 """A message of four MiB fits."""
+BODY_S = 30.0
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 OPEN_PATHS = ("/static/", "/login")
 HEADERS = [
@@ -214,13 +216,19 @@ def _check_size(size: int) -> None:
 
 
 def _limited(receive: Receive) -> Receive:
-    """A request body of unknown length is limited, too."""
-    size = 0
+    """A body of unknown length is limited, too, and has BODY_S to arrive."""
+    size, is_whole = 0, False
+    deadline_s = asyncio.get_running_loop().time() + BODY_S
 
     async def count() -> MutableMapping[str, Any]:
-        nonlocal size
-        message = await receive()
+        nonlocal size, is_whole
+        try:
+            async with asyncio.timeout_at(None if is_whole else deadline_s):
+                message = await receive()
+        except TimeoutError:
+            raise Denied(408, f"the request did not arrive within {BODY_S:.0f} s") from None
         size += len(message.get("body", b""))
+        is_whole = is_whole or not message.get("more_body")
         _check_size(size)
         return message
 

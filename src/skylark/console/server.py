@@ -9,15 +9,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from urllib.parse import quote
 
+import h11
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from skylark.console import api
 from skylark.console.connections import WrongCredentials
-from skylark.console.guard import App, Guard
+from skylark.console.guard import App, Denied, Guard
 from skylark.console.pages import (
     access,
     brokers,
@@ -30,6 +33,7 @@ from skylark.console.pages import (
     resets,
     servers,
     sql,
+    tables,
     topics,
     users,
 )
@@ -41,6 +45,8 @@ PAGE_TIMEOUT_S = 20.0
 SUFFIXES = ("json", "csv")
 CONNECTIONS_MAX = 256
 HEADER_BYTES_MAX = 32 << 10
+HEAD_S = 10.0
+"""For the head of a request; its body has `guard.BODY_S`."""
 
 PAGES: tuple[tuple[str, Page], ...] = (
     ("", overview.show),
@@ -63,6 +69,8 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("dead-letters/{group}", dead_letters.letters),
     ("pipelines", pipelines.index),
     ("pipelines/{job}", pipelines.one),
+    ("tables", tables.index),
+    ("tables/{table}", tables.one),
     ("sql", sql.show),
     ("clients", brokers.clients),
     ("health", brokers.check_health),
@@ -70,11 +78,13 @@ PAGES: tuple[tuple[str, Page], ...] = (
     ("access/users/{user}", users.one),
     ("changes", changes.index),
     ("brokers", brokers.index),
-    ("brokers/{broker}", brokers.one),
+    ("brokers/{broker}", brokers.runtime),
+    ("brokers/{broker}/settings", brokers.settings),
     ("name-servers", brokers.name_servers),
     ("map", servers.show_map),
     ("store", servers.stores),
     ("controllers", servers.controllers),
+    ("proxies", servers.proxies),
     ("find", overview.find),
 )
 """By their path under a cluster. Each is also there as `.json` and `.csv`."""
@@ -91,7 +101,7 @@ FORMS: tuple[tuple[str, Page], ...] = (
     ("topics/{topic}/delete", changes.delete_topic),
     ("groups/{group}/settings", changes.update_group),
     ("groups/{group}/reset", resets.apply),
-    ("brokers/{broker}", changes.update_broker),
+    ("brokers/{broker}/settings", changes.update_broker),
     ("dead-letters/{group}/resend", dead_letters.resend),
     ("dead-letters/{group}/edit/{id}", dead_letters.edit),
     ("dead-letters/{group}/edit/{id}/try", dead_letters.attempt),
@@ -117,8 +127,16 @@ def application(settings: ConsoleSettings) -> App:
         finally:
             await console.connections.close()
 
-    app = Starlette(routes=_routes(console), lifespan=lifespan)
+    app = Starlette(routes=_routes(console), lifespan=lifespan, exception_handlers={Denied: _denied})
     return Guard(app, settings, console.logins)
+
+
+async def _denied(request: Request, error: Exception) -> Response:
+    """A body that is too large or too slow: the application has begun to read it."""
+    assert isinstance(error, Denied)
+    if request.url.path.startswith(api.PREFIX):
+        return api.problem(error.status, str(error))
+    return PlainTextResponse(f"{error}\n", error.status)
 
 
 def _routes(console: Console) -> list[Route | Mount]:
@@ -168,6 +186,7 @@ def _answering(console: Console, page: Page, suffix: str) -> Callable[[Request],
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):
                 found = await page(ask)
+            return rendered(ask, found, suffix) if isinstance(found, PageView) else found
         except NoRoute as error:
             found = _sorry(ask, "failed.missing", str(error), 404)
         except NotThere as error:
@@ -178,7 +197,7 @@ def _answering(console: Console, page: Page, suffix: str) -> Callable[[Request],
             found = _sorry(ask, "failed.unreachable", ask.t("failed.timeout", seconds=PAGE_TIMEOUT_S), 504)
         except RocketMQError as error:
             found = failed(ask, error)
-        return rendered(ask, found, suffix) if isinstance(found, PageView) else found
+        return rendered(ask, found, "html" if suffix == "csv" else suffix)
 
     return endpoint
 
@@ -194,14 +213,35 @@ def _sorry(ask: Ask, title: str, sentence: str, status: int) -> PageView:
     )
 
 
+class ImpatientProtocol(H11Protocol):
+    """Ends connections whose next request head is not complete in time: they would use up CONNECTIONS_MAX."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._wait_for_head()
+        elif self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _wait_for_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+
 async def serve(settings: ConsoleSettings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the address. Raises SettingsError, OSError."""
-    import uvicorn  # noqa: PLC0415 - takes as long to import as the rest
-
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.create_server((settings.host, settings.port), family=family) as listener:
         config = uvicorn.Config(
             application(settings),
+            http=ImpatientProtocol,
             log_config=None,
             access_log=False,
             server_header=False,

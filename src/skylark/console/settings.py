@@ -42,6 +42,8 @@ class ConsoleSettings:
     lake: Mapping[str, str] = field(default_factory=dict)
     """Tables for SQL, by name: `delta:DIR` or `parquet:DIR`. Whoever asks can query them."""
 
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    """Metrics pages of gRPC proxies, by name."""
     decoders: Sequence[tuple[str, BodyDecoder]] = ()
     """Functions that turn bodies into values, each with a pattern of whole topic names; the first counts."""
 
@@ -57,6 +59,11 @@ class ConsoleSettings:
             if place.partition(":")[0] not in ("delta", "parquet"):
                 raise SettingsError(
                     "lake", f"invalid table {name}={place}; use NAME=delta:DIR or NAME=parquet:DIR"
+                )
+        for name, url in self.proxies.items():
+            if urlsplit(url).scheme not in ("http", "https"):
+                raise SettingsError(
+                    "proxy", f"invalid address {name}={url}; use NAME=http://HOST:PORT/metrics"
                 )
         if not self.is_local and not (self.token or self.login):
             raise SettingsError(

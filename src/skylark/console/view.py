@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -18,7 +18,7 @@ from skylark.admin.admin import AsyncAdmin
 from skylark.console import drawings
 from skylark.console.changes import Change, ChangeLog
 from skylark.console.connections import ClusterConnection, Connections
-from skylark.console.grid import LEVELS, Grid, arranged, format_duration, shown
+from skylark.console.grid import LEVELS, Grid, Row, arranged, format_duration, shown
 from skylark.console.guard import Guest, Logins
 from skylark.console.settings import ConsoleSettings
 from skylark.console.sql import SqlRunner
@@ -36,6 +36,7 @@ NAVIGATION = (
             "groups": "groups",
             "dead_letters": "dead-letters",
             "pipelines": "pipelines",
+            "tables": "tables",
             "sql": "sql",
         },
     ),
@@ -47,6 +48,7 @@ NAVIGATION = (
             "store": "store",
             "name_servers": "name-servers",
             "controllers": "controllers",
+            "proxies": "proxies",
             "clients": "clients",
             "health": "health",
             "access": "access",
@@ -242,12 +244,33 @@ class Ask:
         )
 
 
-def list_page(ask: Ask, name: str, sentence: str, grid: Grid, **more: Any) -> PageView:
-    """The page of a list. `more` are fields of PageView; `data` is what `list.html` needs besides."""
-    data = {"switches": [], "empty": "", "action": None, **more.pop("data", {})}
-    return PageView(
-        template="list.html", nav=name, title=ask.t(name), sentence=sentence, grids=(grid,), data=data, **more
-    )
+async def list_page(
+    ask: Ask,
+    name: str,
+    grid: Grid,
+    *,
+    search: tuple[str, ...] = (),
+    fill: Callable[[Sequence[Row]], Awaitable[Sequence[Row]]] | None = None,
+    sentence: Mapping[str, object] | None = None,
+    **more: Any,
+) -> PageView:
+    """The page of a list: a table with filter, order and pages.
+
+    `fill` completes the rows on screen with what costs requests. `sentence` are the values of the text
+    `NAME.sentence` besides the count. `more` are fields of PageView.
+    """
+    found = ask.arranged(grid, *search)
+    if fill is not None:
+        found = replace(found, rows=await fill(found.rows))
+    data = {**LIST, **more.pop("data", {})}
+    words = ask.t(f"{name}.sentence", count=f"{found.total or 0:,}", **(sentence or {}))
+    title = more.pop("title", "") or ask.t(name)
+    view = {"nav": name, "title": title, "sentence": words, **more}
+    return PageView(template="list.html", grids=(found,), data=data, **view)
+
+
+LIST: Mapping[str, Any] = {"switches": [], "empty": "", "action": None}
+"""What `list.html` needs of a page without switches, command and button."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def logout(console: Console) -> Endpoint:
 
 async def index(ask: Ask) -> PageView:
     """Users and rules; without access control, the broker's own sentence."""
-    failures: tuple[str, ...] = ()
+    refusal = ""
     users, rules = [], []
     try:
         users = [
@@ -113,7 +113,7 @@ async def index(ask: Ask) -> PageView:
             for rule in parts
         ]
     except BrokerError as error:
-        failures = (str(error),)
+        refusal = error.remark or str(error)
     user_columns = (
         GridColumn("user", "name", lambda row: ask.href("access", "users", row["user"])),
         GridColumn("role"),
@@ -132,11 +132,10 @@ async def index(ask: Ask) -> PageView:
         title=ask.t("access"),
         sentence=ask.t("access.sentence", users=len(users), rules=len(rules)),
         grids=(Grid("users", user_columns, users), Grid("rules", rule_columns, rules)),
-        data={"can_change": not ask.settings.read_only and not failures},
+        data={"can_change": not ask.settings.read_only and not refusal, "refusal": refusal},
         code=(
             ("skylark", "skylark user list"),
             ("skylark", "skylark acl list"),
             ("python", "admin.users.list()"),
         ),
-        failures=failures,
     )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from skylark import health
 from skylark.admin.results import ConnectedConsumers
 from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn
-from skylark.console.pages.groups import members_of
 from skylark.console.pages.overview import brokers_grid
-from skylark.console.pages.topics import LIST
-from skylark.console.view import Ask, NotThere, PageView, failures_of
+from skylark.console.pages.topics import settings_grid
+from skylark.console.view import LIST, Ask, NotThere, PageSection, PageView, failures_of, list_page
 from skylark.errors import RocketMQError, SomeServersFailed
 from skylark.health import HealthState
+from skylark.protocol.codes import version_name
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 GROUPS_MAX = 200
@@ -39,25 +41,19 @@ async def index(ask: Ask) -> PageView:
     )
 
 
-async def one(ask: Ask) -> PageView:
-    """Run-time values and settings of one broker."""
+BROKERS = PageSection("brokers", {"runtime": "", "settings": "settings"})
+
+
+async def _broker_page(
+    ask: Ask, view: str, read: Callable[[str], Awaitable[Mapping[str, str]]], code: str
+) -> PageView:
+    """The figures of a broker, and a table of names with their values."""
     name, wanted_id = ask.path("broker"), ask.number("id", 0)
     nodes = [node for node in await ask.admin.brokers.nodes() if node.name == name]
     node = next((node for node in nodes if node.broker_id == wanted_id), nodes[0] if nodes else None)
     if node is None:
         raise NotThere(ask.t("broker.missing", broker=name))
-    runtime = await ask.admin.brokers.runtime(node.address)
-    config = await ask.admin.brokers.config(node.address)
-    columns = (GridColumn("name", "code"), GridColumn("value", "code"))
-    word = ask.arg("q").lower()
-
-    def rows(values: dict[str, str]) -> list[dict[str, str]]:
-        return [
-            {"name": key, "value": value}
-            for key, value in sorted(values.items())
-            if word in key.lower() or word in value.lower()
-        ]
-
+    values = await read(node.address)
     summary = next((item for item in (await ask.look()).summary.brokers if item.node == node), None)
     facts = [
         ("role", "master" if node.is_master else "slave", "state", None),
@@ -65,112 +61,155 @@ async def one(ask: Ask) -> PageView:
         ("out_per_s", None if summary is None else summary.gets_per_s, "rate", None),
         ("disk", None if summary is None else summary.disk_used_ratio, "percent", None),
         ("version", None if summary is None else summary.version, "text", None),
-        ("address", node.address, "code", None),
+        ("earliest", None if summary is None else summary.earliest_message_ms, "time", None),
+    ]
+    word = ask.arg("q").lower()
+    rows = [
+        {"name": key, "value": value}
+        for key, value in sorted(values.items(), key=lambda item: item[0].lower())
+        if word in key.lower() or word in value.lower()
     ]
     return PageView(
         template="broker.html",
         nav="brokers",
         title=name,
         sentence=ask.t("broker.sentence", address=node.address, cluster=node.cluster),
-        crumbs=((ask.t("brokers"), ask.href("brokers")), (name, ask.href("brokers", name))),
-        grids=(Grid("runtime", columns, rows(dict(runtime))), Grid("settings", columns, rows(config))),
-        data={"facts": facts, "broker": name},
-        document={"broker": name, "address": node.address, "runtime": dict(runtime), "settings": config},
+        crumbs=BROKERS.crumbs(ask, name),
+        tabs=BROKERS.tabs(ask, name, view),
+        grids=(Grid(view, (GridColumn("name", "code"), GridColumn("value", "code")), rows),),
+        data={"facts": facts, "broker": name, "can_set": view == "settings" and not ask.settings.read_only},
+        document={"broker": name, "address": node.address, view: dict(values)},
         code=(
-            ("skylark", f"skylark broker status {name} --namesrv {ask.connection.namesrv}"),
-            ("python", f'admin.brokers.runtime("{name}")'),
+            ("skylark", f"skylark broker {code} {name} --namesrv {ask.connection.namesrv}"),
+            ("python", f'admin.brokers.{view.replace("settings", "config")}("{name}")'),
         ),
     )
 
 
+async def runtime(ask: Ask) -> PageView:
+    """Run-time values of one broker, by RocketMQ's names."""
+    return await _broker_page(ask, "runtime", ask.admin.brokers.runtime, "status")
+
+
+async def settings(ask: Ask) -> PageView:
+    """Settings of one broker, and a form that changes one."""
+    return await _broker_page(ask, "settings", ask.admin.brokers.config, "config")
+
+
 async def name_servers(ask: Ask) -> PageView:
-    """The settings of each name server, and the table of fixed orders."""
-    failures: tuple[str, ...] = ()
-    try:
-        found = await ask.admin.name_servers.config()
-    except SomeServersFailed as error:
-        found, failures = {}, failures_of(error.failures)
-    keys = sorted({key for values in found.values() for key in values})
-    rows: list[dict[str, object]] = [
-        {"setting": key, **{address: values.get(key) for address, values in found.items()}} for key in keys
+    """What each name server knows, its settings, and the table of fixed orders; differences are marked."""
+    addresses = ask.admin.name_servers.addresses
+    found = dict(zip(addresses, await at_once(ask.admin.name_servers.known, addresses), strict=True))
+    failures = {address: error for address, error in found.items() if isinstance(error, RocketMQError)}
+    servers = [
+        {
+            "address": address,
+            "state": "away" if isinstance(known, RocketMQError) else "ok",
+            "brokers": None if isinstance(known, RocketMQError) else known.brokers,
+            "topics_known": None if isinstance(known, RocketMQError) else known.topics,
+        }
+        for address, known in found.items()
     ]
-    for row in rows:
-        row["differs"] = len({value for key, value in row.items() if key != "setting"}) > 1
-    columns = (GridColumn("setting", "code"), *(GridColumn(address, "code") for address in found))
+    counts = {(row["brokers"], row["topics_known"]) for row in servers if row["state"] == "ok"}
+    for row in servers:
+        row["differs"] = len(counts) > 1
+    grids = [
+        Grid(
+            "name_servers",
+            (
+                GridColumn("address", "code"),
+                GridColumn("state", "state"),
+                GridColumn("brokers", "number"),
+                GridColumn("topics_known", "number"),
+            ),
+            servers,
+        )
+    ]
     orders = await ask.admin.name_servers.table(ORDER_NAMESPACE)
-    order_rows = [{"topic": topic, "order": text} for topic, text in sorted(orders.items())]
-    grids = [Grid("settings", columns, rows)]
-    if order_rows:
-        grids.append(Grid("orders", (GridColumn("topic"), GridColumn("order", "code")), order_rows))
+    if orders:
+        rows = [{"topic": topic, "order": text} for topic, text in sorted(orders.items())]
+        grids.append(Grid("orders", (GridColumn("topic"), GridColumn("order", "code")), rows))
+    try:
+        config = await ask.admin.name_servers.config()
+    except SomeServersFailed as error:
+        config, failures = {}, {**failures, **error.failures}
+    word = ask.arg("q").lower()
+    values = {
+        address: {key: value for key, value in sorted(part.items()) if word in f"{key} {value}".lower()}
+        for address, part in config.items()
+    }
+    grids.append(replace(settings_grid(values), sortable=frozenset({"setting"})))
     return PageView(
         template="list.html",
         nav="name_servers",
         title=ask.t("name_servers"),
-        sentence=ask.t("name_servers.sentence", addresses=", ".join(ask.admin.name_servers.addresses)),
+        sentence=ask.t("name_servers.sentence", count=len(addresses), away=len(failures)),
         grids=tuple(grids),
         data=LIST,
-        code=(("skylark", f"skylark namesrv config --namesrv {ask.connection.namesrv}"),),
-        failures=failures,
+        code=(
+            ("skylark", f"skylark namesrv config --namesrv {ask.connection.namesrv}"),
+            ("python", "admin.name_servers.config()"),
+        ),
+        failures=failures_of(failures),
     )
 
 
 async def clients(ask: Ask) -> PageView:
-    """Producers of all brokers, and the members of the groups that are online."""
+    """Producers of all brokers, and the members of groups, of those that the filter finds first."""
     look = await ask.look()
-    masters = [item.node.address for item in look.summary.brokers if item.node.is_master]
-    found = await at_once(ask.admin.clients.all_producers, masters)
+    found = await at_once(ask.admin.clients.all_producers, look.masters)
     rows: dict[tuple[str, str], dict[str, object]] = {}
-    failures = []
-    for address, table in zip(masters, found, strict=True):
-        if isinstance(table, RocketMQError):
-            failures.append(f"no clients from {address}: {table}")
-            continue
-        for group, members in table.items():
-            for member in members:
-                rows[group, member.client_id] = {
-                    "role": ask.t("producer"),
-                    "group": group,
-                    "client": member.client_id,
-                    "address": member.remote_ip,
-                    "language": member.language,
-                    "version": member.version,
-                }
-    names = list(look.inventory.groups)[:GROUPS_MAX]
-
-    async def ask_members(name: str) -> ConnectedConsumers | None:
-        return await members_of(ask, name)
-
-    for name, online in zip(names, await at_once(ask_members, names), strict=True):
-        if online is None or isinstance(online, RocketMQError):
-            continue
-        for client in online.clients:
+    failures = [
+        f"no clients from {address}: {table}"
+        for address, table in zip(look.masters, found, strict=True)
+        if isinstance(table, RocketMQError)
+    ]
+    for group, members in (
+        item for table in found if not isinstance(table, RocketMQError) for item in table.items()
+    ):
+        for member in members:
+            rows[group, member.client_id] = {
+                "role": ask.t("producer"),
+                "group": group,
+                "client": member.client_id,
+                "address": member.remote_ip.removeprefix("/"),
+                "language": member.language,
+                "version": version_name(member.version),
+            }
+    word = ask.arg("q").lower()
+    names = sorted(look.inventory.groups, key=lambda name: (word not in name.lower(), name))[:GROUPS_MAX]
+    for name, online in (await ask.connection.watch.members(names)).items():
+        for client in online.clients if isinstance(online, ConnectedConsumers) else ():
             rows[f"%{name}", client.client_id] = {
                 "role": ask.t("consumer"),
                 "group": name,
                 "client": client.client_id,
                 "address": client.address,
                 "language": client.language,
-                "version": client.version,
-                "href": ask.href("groups", name, "members", client.client_id),
+                "version": version_name(client.version),
+                "href": ask.href("groups", name),
+                "member": ask.href("groups", name, "members", client.client_id),
             }
     columns = (
         GridColumn("role"),
-        GridColumn("group", "name"),
-        GridColumn("client", "code", lambda row: row.get("href")),
+        GridColumn("group", "name", lambda row: row.get("href")),
+        GridColumn("client", "code", lambda row: row.get("member")),
         GridColumn("address", "code"),
         GridColumn("language"),
-        GridColumn("version", "number"),
+        GridColumn("version"),
     )
-    sortable = frozenset({"role", "group", "client", "address", "language"})
-    grid = ask.arranged(Grid("clients", columns, list(rows.values()), sort="group", sortable=sortable))
-    return PageView(
-        template="list.html",
-        nav="clients",
-        title=ask.t("clients"),
-        sentence=ask.t("clients.sentence", count=grid.total or 0),
-        grids=(grid,),
-        data=LIST,
-        code=(("skylark", "skylark producer list"), ("python", "admin.clients.all_producers(broker)")),
+    sortable = frozenset({"role", "group", "client", "address", "language", "version"})
+    if len(look.inventory.groups) > len(names):
+        counts = {"count": len(names), "total": f"{len(look.inventory.groups):,}"}
+        failures.append(ask.t("clients.some", **counts))
+    return await list_page(
+        ask,
+        "clients",
+        Grid("clients", columns, list(rows.values()), sort="group", sortable=sortable),
+        code=(
+            ("skylark", f"skylark producer list --namesrv {ask.connection.namesrv}"),
+            ("python", "admin.clients.all_producers(broker)"),
+        ),
         failures=tuple(failures),
         live_s=10,
     )

@@ -201,4 +201,4 @@ async def update_broker(ask: Ask) -> Response:
     await ask.admin.brokers.update_config({name: value}, broker=broker)
     before = {"broker": broker, "settings": {name: old[name]}}
     change = ask.record("update_broker", f"{broker} {name}", before=before, after={name: value})
-    return redirect(ask.href("brokers", broker, q=name, changed=change.number))
+    return redirect(ask.href("brokers", broker, "settings", q=name, changed=change.number))

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 from starlette.responses import Response
 
 from skylark.admin.dead_letters import PROPERTY_RESENT_FROM, DeadLetter, Resent
 from skylark.admin.server_calls import at_once
-from skylark.console.grid import Grid, GridColumn
+from skylark.console.grid import Grid, GridColumn, arranged
 from skylark.console.pages.groups import members_of
 from skylark.console.pages.messages import place_href, preview
-from skylark.console.pages.topics import LIST
 from skylark.console.settings import ConsoleSettings
-from skylark.console.view import Ask, BadForm, NotThere, PageView, redirect
+from skylark.console.view import LIST, Ask, BadForm, NotThere, PageView, list_page, redirect
 from skylark.errors import RocketMQError
 from skylark.model.names import retry_topic
 from skylark.quantities import parse_rate
 
 LETTERS_MAX = 200
+KINDS_MAX = 8
 RESEND_MAX = 1000
 RESEND_S_MAX = 15.0
 """A browser waits for the answer; the command line has no such limit."""
@@ -28,7 +32,7 @@ async def index(ask: Ask) -> PageView:
     """Groups with dead letters."""
     look = await ask.look()
     rows = [
-        {"group": name, "waiting": count.waiting, "stored": count.stored, "last": count.last_ms}
+        {"group": name, "waiting": count.waiting, "kept": count.stored, "last": count.last_ms}
         for name, count in look.inventory.dead_letters.items()
         if count.stored
     ]
@@ -38,14 +42,13 @@ async def index(ask: Ask) -> PageView:
         GridColumn("kept", "number"),
         GridColumn("last", "time"),
     )
-    rows = [{**row, "kept": row.pop("stored")} for row in rows]
-    return PageView(
-        template="list.html",
-        nav="dead_letters",
-        title=ask.t("dead_letters"),
-        sentence=ask.t("dead_letters.sentence", count=f"{look.dead_letters:,}"),
-        grids=(Grid("dead_letters", columns, rows),),
-        data=LIST,
+    sortable = frozenset(column.key for column in columns)
+    return await list_page(
+        ask,
+        "dead_letters",
+        Grid("dead_letters", columns, rows, sort="-waiting", sortable=sortable),
+        search=("group",),
+        sentence={"waiting": f"{look.dead_letters:,}"},
         code=(
             ("skylark", f"skylark dlq list --namesrv {ask.connection.namesrv}"),
             ("python", "admin.dead_letters.counts()"),
@@ -60,53 +63,69 @@ async def letters(ask: Ask) -> PageView:
     group, with_all = ask.path("group"), ask.arg("all") == "1"
     found = await ask.admin.dead_letters.find(group, all_letters=with_all, letters_max=LETTERS_MAX)
     word = ask.arg("q").lower()
-    chosen = [letter for letter in found if word in _searched(letter, ask.settings)][:LETTERS_MAX]
-
-    async def is_sent(letter: DeadLetter) -> bool:
-        return await _is_sent(ask, letter)
-
-    sent = await at_once(is_sent, chosen)
-    rows = [
-        {
-            "id": letter.message.offset_message_id,
-            "died": letter.died_ms,
-            "state": "sent" if done is True else "waiting",
-            "topic": letter.topic,
-            "tag": letter.message.tags or "",
-            "keys": letter.message.keys,
-            "attempts": letter.message.reconsume_times,
-            "preview": "" if ask.settings.hide_bodies else preview(letter.message, ask.settings),
-            "place": place_href(ask, letter.message),
-        }
-        for letter, done in zip(chosen, sent, strict=True)
-    ]
+    chosen = {
+        letter.message.offset_message_id: letter
+        for letter in found
+        if word in _searched(letter, ask.settings)
+    }
     columns: tuple[GridColumn, ...] = (
         GridColumn("died", "time", lambda row: row["place"]),
         GridColumn("state", "state"),
         GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"], "messages")),
-        GridColumn("tag", "tag"),
-        GridColumn("keys", "words"),
+        GridColumn("tag", "tag", optional=True),
+        GridColumn("keys", "words", optional=True),
         GridColumn("attempts", "number"),
         GridColumn("preview", "preview"),
         GridColumn("edit", "link", lambda row: ask.href("dead-letters", group, "edit", row["id"])),
     )
     if ask.settings.read_only:
         columns = columns[:-1]
-    rows = [{**row, "edit": ask.t("letter.open")} for row in rows]
+    rows = [_letter_row(ask, id, letter) for id, letter in chosen.items()]
     choosable = "" if ask.settings.read_only else "id"
+    grid = arranged(Grid("letters", columns, rows, choosable=choosable), page=ask.number("page", 1))
+
+    async def is_sent(letter: DeadLetter) -> bool:
+        return await _is_sent(ask, letter)
+
+    sent = await at_once(is_sent, [chosen[row["id"]] for row in grid.rows])
+    shown = [
+        {**row, "state": "sent" if done is True else "waiting"}
+        for row, done in zip(grid.rows, sent, strict=True)
+    ]
     return PageView(
         template="dead_letters.html",
         nav="dead_letters",
         title=group,
-        sentence=ask.t("letters.sentence", count=len(rows)),
+        sentence=ask.t("letters.sentence", count=f"{len(rows):,}"),
         crumbs=((ask.t("dead_letters"), ask.href("dead-letters")), (group, ask.here())),
-        grids=(Grid("letters", columns, rows, choosable=choosable),),
-        data={"group": group, "with_all": with_all},
+        grids=(replace(grid, rows=shown),),
+        data={"group": group, "with_all": with_all, "kinds": _kinds(chosen.values())},
         code=(
             ("skylark", f"skylark dlq resend {group} --namesrv {ask.connection.namesrv}"),
             ("python", f'admin.dead_letters.resend("{group}")'),
         ),
     )
+
+
+def _letter_row(ask: Ask, id: str, letter: DeadLetter) -> dict[str, Any]:
+    message = letter.message
+    return {
+        "id": id,
+        "died": letter.died_ms,
+        "topic": letter.topic,
+        "tag": message.tags or "",
+        "keys": message.keys,
+        "attempts": message.reconsume_times,
+        "preview": "" if ask.settings.hide_bodies else preview(message, ask.settings),
+        "place": place_href(ask, message),
+        "edit": ask.t("letter.open"),
+    }
+
+
+def _kinds(letters: Iterable[DeadLetter]) -> list[tuple[str, int]]:
+    """How many letters there are of each topic and tag, most first; each is a word of the filter."""
+    counts = Counter(word for letter in letters for word in {letter.topic, letter.message.tags or ""} - {""})
+    return counts.most_common(KINDS_MAX)
 
 
 def _searched(letter: DeadLetter, settings: ConsoleSettings) -> str:

@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from skylark.admin.overview import GroupState
 from skylark.admin.results import ConnectedConsumers
-from skylark.admin.server_calls import at_once
-from skylark.console.grid import Grid, GridColumn
-from skylark.console.pages.topics import LIST, settings_grid
-from skylark.console.view import Ask, NotThere, PageSection, PageView, failures_of, list_page
-from skylark.errors import BrokerError, RocketMQError
-from skylark.protocol.codes import ResponseCode
+from skylark.console.grid import Grid, GridColumn, Row
+from skylark.console.pages.overview import state_of
+from skylark.console.pages.topics import settings_grid
+from skylark.console.view import LIST, Ask, NotThere, PageSection, PageView, failures_of, list_page
+from skylark.errors import RocketMQError
+from skylark.model.names import dead_letter_topic
 
 GROUPS = PageSection("groups", {"progress": "", "why": "why", "members": "members", "settings": "settings"})
-STANDS_PER_S = 0.05
-BROADCASTING = "BROADCASTING"
-
-
-def state_word(
-    *,
-    members: int | None,
-    lag: int,
-    consumed_per_s: float | None,
-    growth_per_s: float | None,
-    is_broadcast: bool = False,
-) -> str:
-    """The state of a group in a word of `grid.LEVELS`."""
-    if is_broadcast:
-        return "broadcast"
-    if members == 0:
-        return "nobody" if lag else "offline"
-    if lag == 0:
-        return "follows"
-    if growth_per_s is not None and growth_per_s > 1:
-        return "behind"
-    if (
-        consumed_per_s is not None
-        and consumed_per_s < STANDS_PER_S
-        and growth_per_s is not None
-        and growth_per_s >= 0
-    ):
-        return "stands"
-    return "follows"
+NO_STATE = GroupState("", (), 0, 0, 0, 0, 0)
+"""Of a group without offsets."""
 
 
 async def members_of(ask: Ask, group: str) -> ConnectedConsumers | None:
-    """None if nobody is online."""
-    try:
-        return await ask.admin.clients.consumers(group)
-    except BrokerError as error:
-        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return None
-        raise
+    """None if nobody is online. Raises RocketMQError."""
+    found = (await ask.connection.watch.members([group]))[group]
+    if isinstance(found, RocketMQError):
+        raise found
+    return found
 
 
 async def index(ask: Ask) -> PageView:
@@ -60,17 +33,18 @@ async def index(ask: Ask) -> PageView:
     watch = ask.connection.watch
     rows = []
     for name in look.inventory.groups:
-        state = look.groups.get(name)
+        state = look.groups.get(name, NO_STATE)
+        count = look.inventory.dead_letters.get(name)
+        has_letters = dead_letter_topic(name) in look.inventory.topics
         rows.append(
             {
                 "group": name,
-                "topics": [] if state is None else list(state.topics),
-                "lag": None if state is None else state.lag,
-                "curve": watch.lag_curve(name),
+                "topics": list(state.topics),
+                "lag": state.lag if name in look.groups else None,
                 "out_per_s": watch.consumed_per_s(name),
-                "retrying": None if state is None else state.retrying,
-                "dead_letters": None if state is None else state.dead_letters,
-                "last_consumed": None if state is None else state.last_consumed_ms,
+                "retrying": state.retrying if name in look.groups else None,
+                "dead_letters": (None if has_letters else 0) if count is None else count.waiting,
+                "last_consumed": state.last_consumed_ms,
             }
         )
     columns = (
@@ -90,13 +64,24 @@ async def index(ask: Ask) -> PageView:
         GridColumn("last_consumed", "time"),
     )
     sortable = frozenset({"group", "lag", "out_per_s", "retrying", "dead_letters", "last_consumed"})
-    grid = ask.arranged(Grid("groups", columns, rows, sort="-lag", sortable=sortable), "group", "topics")
-    grid = await _with_members(ask, grid)
-    return list_page(
+
+    async def with_members(shown: Sequence[Row]) -> Sequence[Row]:
+        online = await watch.members(str(row["group"]) for row in shown)
+        filled = []
+        for row in shown:
+            name = str(row["group"])
+            state = look.groups.get(name, replace(NO_STATE, name=name))
+            members, word = state_of(watch, state, online[name])
+            filled.append({**row, "members": members, "state": word, "curve": watch.lag_curve(name)})
+        return filled
+
+    return await list_page(
         ask,
         "groups",
-        ask.t("groups.sentence", count=grid.total or 0, lag=f"{look.lag:,}"),
-        grid,
+        Grid("groups", columns, rows, sort="-lag", sortable=sortable),
+        search=("group", "topics"),
+        fill=with_members,
+        sentence={"lag": f"{look.lag:,}"},
         data={"empty": "skylark tail orders --group billing"},
         code=(
             ("skylark", f"skylark group list --namesrv {ask.connection.namesrv}"),
@@ -105,31 +90,6 @@ async def index(ask: Ask) -> PageView:
         failures=look.failures,
         live_s=3,
     )
-
-
-async def _with_members(ask: Ask, grid: Grid) -> Grid:
-    """The rows on screen with members and state, which cost a request each."""
-
-    async def ask_members(name: str) -> ConnectedConsumers | None:
-        return await members_of(ask, name)
-
-    watch = ask.connection.watch
-    found = await at_once(ask_members, [str(row["group"]) for row in grid.rows])
-    filled = []
-    for row, online in zip(grid.rows, found, strict=True):
-        members, is_broadcast = None, False
-        if not isinstance(online, RocketMQError):
-            members = 0 if online is None else len(online.clients)
-            is_broadcast = online is not None and online.message_model == BROADCASTING
-        word = state_word(
-            members=members,
-            lag=row["lag"] or 0,
-            consumed_per_s=row["out_per_s"],
-            growth_per_s=watch.lag_growth_per_s(str(row["group"])),
-            is_broadcast=is_broadcast,
-        )
-        filled.append({**row, "members": members, "state": word})
-    return replace(grid, rows=filled)
 
 
 async def known(ask: Ask, group: str) -> None:
@@ -165,20 +125,13 @@ async def progress(ask: Ask) -> PageView:
         GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"])),
         GridColumn("broker"),
         GridColumn("queue", "number"),
-        GridColumn("committed", "number"),
+        GridColumn("committed", "number", lambda row: _place(ask, row) if row["lag"] else None),
         GridColumn("end", "number"),
         GridColumn("lag", "lag"),
         GridColumn("in_flight", "number"),
         GridColumn("last_consumed", "time"),
     )
-    members = 0 if online is None else len(online.clients)
-    word = state_word(
-        members=members,
-        lag=found.lag,
-        consumed_per_s=watch.consumed_per_s(group),
-        growth_per_s=watch.lag_growth_per_s(group),
-        is_broadcast=online is not None and online.message_model == BROADCASTING,
-    )
+    members, word = state_of(watch, replace(NO_STATE, name=group, lag=found.lag), online)
     count = (await ask.look()).inventory.dead_letters.get(group)
     facts = [
         ("state", word, "state", None),
@@ -205,6 +158,11 @@ async def progress(ask: Ask) -> PageView:
         failures=failures_of(found.failures),
         live_s=2,
     )
+
+
+def _place(ask: Ask, row: Row) -> str:
+    """The next message of a queue."""
+    return ask.href("topics", row["topic"], "at", row["broker"], row["queue"], row["committed"])
 
 
 async def members(ask: Ask) -> PageView:

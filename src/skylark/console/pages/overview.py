@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from skylark.admin.results import TopicStats
-from skylark.admin.server_calls import at_once
-from skylark.console.grid import Grid, GridColumn
+from skylark.admin.overview import GroupState
+from skylark.admin.results import ConnectedConsumers, TopicStats
+from skylark.console.grid import Grid, GridColumn, Row
 from skylark.console.view import Ask, PageView, redirect
 from skylark.console.watch import Look, Watch
 from skylark.errors import RocketMQError
 
-TOPICS_MAX = 24
-"""Topics of the overview; each costs a request."""
 ROWS = 8
 DISK_NOTE = 0.75
 LAG_GROWTH_NOTE = 1.0
 """Messages per second."""
+STANDS_PER_S = 0.05
+BROADCASTING = "BROADCASTING"
 FOUND_MAX = 50
 
 
@@ -37,8 +37,7 @@ async def show(ask: Ask) -> PageView:
     look = await ask.look()
     watch = ask.connection.watch
     curves = watch.totals()
-    plain = [name for name in look.inventory.topics if is_plain(look, name)]
-    stats = await stats_of(ask, plain[:TOPICS_MAX])
+    plain = [name for name in look.inventory.topics if look.is_plain(name)]
     figures = [
         ("in", look.puts_per_s, "rate", curves["in"]),
         ("out", look.gets_per_s, "rate", curves["out"]),
@@ -46,7 +45,9 @@ async def show(ask: Ask) -> PageView:
         ("dead_letters", look.dead_letters, "number", curves["dead_letters"]),
         ("disk", look.disk_used_ratio, "percent", []),
     ]
-    concerns = list(concerns_of(ask, look, watch))
+    behind = sorted(look.groups.values(), key=lambda group: (-group.lag, group.name))[:ROWS]
+    online = await watch.members(state.name for state in behind)
+    concerns = list(concerns_of(ask, look, online))
     return PageView(
         template="overview.html",
         nav="overview",
@@ -57,7 +58,7 @@ async def show(ask: Ask) -> PageView:
             topics=len(plain),
             groups=len(look.inventory.groups),
         ),
-        grids=(_topics(ask, stats), _groups(ask, look), brokers_grid(ask, look)),
+        grids=(await _topics(ask, plain), _groups(ask, behind, online), brokers_grid(ask, look)),
         data={"figures": figures, "concerns": concerns, "is_new": not plain},
         code=(("skylark", f"skylark top --namesrv {ask.connection.namesrv}"),),
         failures=look.failures,
@@ -65,8 +66,10 @@ async def show(ask: Ask) -> PageView:
     )
 
 
-def concerns_of(ask: Ask, look: Look, watch: Watch) -> Iterator[Concern]:
-    """The worst first."""
+def concerns_of(
+    ask: Ask, look: Look, online: Mapping[str, ConnectedConsumers | RocketMQError | None]
+) -> Iterator[Concern]:
+    """The worst first. `online` has the members of the groups that are furthest behind."""
     for address in look.summary.failures:
         yield Concern("bad", ask.t("concern.broker", address=address), ask.href("health"))
     for item in look.summary.brokers:
@@ -78,51 +81,62 @@ def concerns_of(ask: Ask, look: Look, watch: Watch) -> Iterator[Concern]:
         if count.waiting:
             text = ask.t("concern.dead_letters", group=name, count=f"{count.waiting:,}")
             yield Concern("warn", text, ask.href("dead-letters", name))
-    behind = sorted(look.groups.values(), key=lambda group: -group.lag)
-    for group in behind[:ROWS]:
-        growth = watch.lag_growth_per_s(group.name)
-        if group.lag and growth is not None and growth > LAG_GROWTH_NOTE:
-            text = ask.t("concern.lag", group=group.name, lag=f"{group.lag:,}", rate=f"{growth:,.0f}")
-            yield Concern("warn", text, ask.href("groups", group.name))
+    for name, members in online.items():
+        group = look.groups[name]
+        growth = ask.connection.watch.lag_growth_per_s(name)
+        if group.lag and members is None:
+            text = ask.t("concern.nobody", group=name, lag=f"{group.lag:,}")
+            yield Concern("warn", text, ask.href("groups", name, "why"))
+        elif group.lag and growth is not None and growth > LAG_GROWTH_NOTE:
+            text = ask.t("concern.lag", group=name, lag=f"{group.lag:,}", rate=f"{growth:,.0f}")
+            yield Concern("warn", text, ask.href("groups", name, "why"))
 
 
-def is_plain(look: Look, topic: str) -> bool:
-    """Whether a topic is neither built-in nor of retries or dead letters."""
-    return topic not in look.inventory.system_topics and not topic.startswith("%")
-
-
-async def stats_of(ask: Ask, topics: Iterable[str]) -> dict[str, TopicStats | None]:
-    """Of the topics on screen, each with a request per broker; None if it is gone."""
-    names = list(topics)
-    found = await at_once(ask.admin.topics.stats, names)
-    return {
-        name: None if isinstance(stats, RocketMQError) else stats
-        for name, stats in zip(names, found, strict=True)
-    }
-
-
-def _topics(ask: Ask, stats: dict[str, TopicStats | None]) -> Grid:
-    known = [(last_stored(found), name, found.messages) for name, found in stats.items() if found is not None]
-    known.sort(key=lambda row: -(row[0] or 0))
-    rows = [{"topic": name, "messages": count, "last_stored": last} for last, name, count in known]
+async def _topics(ask: Ask, plain: Sequence[str]) -> Grid:
+    """The busiest, as far as groups consume them, then any."""
+    watch = ask.connection.watch
+    names = sorted(plain, key=lambda name: (-(watch.sent_per_s(name) or 0), name))[:ROWS]
     columns = (
         GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"], "messages")),
+        GridColumn("in_per_s", "rate"),
         GridColumn("messages", "number"),
         GridColumn("last_stored", "time"),
     )
-    return Grid("topics", columns, rows[:ROWS])
+    rows = await with_stats(ask, [{"topic": name} for name in names])
+    rows = sorted(rows, key=lambda row: (row.get("in_per_s") or 0, row.get("last_stored") or 0), reverse=True)
+    return Grid("topics", columns, rows)
+
+
+async def with_stats(ask: Ask, rows: Sequence[Row]) -> Sequence[Row]:
+    """The topics on screen with rate, messages and time of the last one."""
+    watch = ask.connection.watch
+    stats = await watch.stats(str(row["topic"]) for row in rows)
+    filled = []
+    for row in rows:
+        found = stats[str(row["topic"])]
+        sent = watch.sent_per_s(str(row["topic"]))
+        if found is None:
+            filled.append(row)
+            continue
+        rate = found.puts_per_s if sent is None else sent
+        more = {"in_per_s": rate, "messages": found.messages, "last_stored": last_stored(found)}
+        filled.append({**row, **more})
+    return filled
 
 
 def last_stored(stats: TopicStats) -> int | None:
     return max((queue.last_stored_ms or 0 for queue in stats.queues), default=0) or None
 
 
-def _groups(ask: Ask, look: Look) -> Grid:
-    states = sorted(look.groups.values(), key=lambda group: -group.lag)[:ROWS]
+def _groups(
+    ask: Ask, states: Sequence[GroupState], online: Mapping[str, ConnectedConsumers | RocketMQError | None]
+) -> Grid:
+    """The furthest behind."""
     watch = ask.connection.watch
     rows = [
         {
             "group": state.name,
+            "state": state_of(watch, state, online[state.name])[1],
             "lag": state.lag,
             "curve": watch.lag_curve(state.name),
             "out_per_s": watch.consumed_per_s(state.name),
@@ -132,12 +146,33 @@ def _groups(ask: Ask, look: Look) -> Grid:
     ]
     columns = (
         GridColumn("group", "name", lambda row: ask.href("groups", row["group"])),
+        GridColumn("state", "state"),
         GridColumn("lag", "lag"),
         GridColumn("curve", "curve"),
         GridColumn("out_per_s", "rate"),
-        GridColumn("dead_letters", "number"),
+        GridColumn("dead_letters", "number", optional=True),
     )
     return Grid("groups", columns, rows)
+
+
+def state_of(
+    watch: Watch, state: GroupState, online: ConnectedConsumers | RocketMQError | None
+) -> tuple[int | None, str]:
+    """The number of members, and the state of a group in a word of `grid.LEVELS`."""
+    members = None if isinstance(online, RocketMQError) else 0 if online is None else len(online.clients)
+    consumed, growth = watch.consumed_per_s(state.name), watch.lag_growth_per_s(state.name)
+    stands = consumed is not None and consumed < STANDS_PER_S and growth is not None and growth >= 0
+    if isinstance(online, ConnectedConsumers) and online.message_model == BROADCASTING:
+        word = "broadcast"
+    elif members == 0:
+        word = "nobody" if state.lag else "offline"
+    elif state.lag == 0:
+        word = "follows"
+    elif growth is not None and growth > LAG_GROWTH_NOTE:
+        word = "behind"
+    else:
+        word = "stands" if stands else "follows"
+    return members, word
 
 
 def brokers_grid(ask: Ask, look: Look) -> Grid:
@@ -159,7 +194,7 @@ def brokers_grid(ask: Ask, look: Look) -> Grid:
     ]
     columns = (
         GridColumn("broker", "name", lambda row: ask.href("brokers", row["broker"], id=row["id"] or None)),
-        GridColumn("id", "number"),
+        GridColumn("id", "number", optional=True),
         GridColumn("role", "state"),
         GridColumn("address", "code"),
         GridColumn("version"),
@@ -202,9 +237,10 @@ async def find(ask: Ask) -> PageView | Response:
     columns = (GridColumn("kind"), GridColumn("name", "name", lambda row: str(row["href"])))
     return PageView(
         template="find.html",
-        nav="",
+        nav="overview",
         title=ask.t("find.title"),
         sentence=ask.t("find.sentence", text=text, count=len(found)),
         grids=(Grid("found", columns, rows),),
-        data={"text": text, "topics": [name for name in look.inventory.topics if is_plain(look, name)]},
+        code=(("skylark", f"skylark topic list --namesrv {ask.connection.namesrv}"),),
+        data={"text": text, "topics": [name for name in look.inventory.topics if look.is_plain(name)]},
     )

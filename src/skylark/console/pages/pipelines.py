@@ -66,13 +66,13 @@ async def index(ask: Ask) -> PageView:
     )
     rows = [_row(job, now_ms) for job in jobs]
     sortable = frozenset({"job", "state", "lag", "rows_per_s", "rows", "rejected", "batches", "seen"})
-    grid = ask.arranged(Grid("jobs", columns, rows, sortable=sortable), "job", "topics", "to")
     counts = {state: sum(row["state"] == state for row in rows) for state in (RUNNING, "failed", SILENT)}
-    return list_page(
+    return await list_page(
         ask,
         "pipelines",
-        ask.t("pipelines.sentence", count=len(rows), days=DAYS, **counts),
-        grid,
+        Grid("jobs", columns, rows, sortable=sortable),
+        search=("job", "topics", "to"),
+        sentence={"days": DAYS, **counts},
         data={
             "empty": f"skylark spark archive -n {ask.connection.namesrv} -t orders --to delta:lake/orders",
         },

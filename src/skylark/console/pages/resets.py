@@ -17,6 +17,12 @@ from skylark.errors import RocketMQError
 from skylark.quantities import parse_time_ms
 
 PLACES = {"begin": BEGIN, "end": END}
+COMMANDS = {
+    "nobody": "skylark tail {topic} --group {group} --namesrv {namesrv}",
+    "disabled": "skylark group update {group} --enabled --namesrv {namesrv}",
+    "deleted": "skylark offset reset {group} {topic} --to begin --dry-run --namesrv {namesrv}",
+}
+"""The next step for some causes."""
 STATS_MAX = 50
 """Topics of a group that are asked for their queues."""
 
@@ -35,7 +41,9 @@ async def form(ask: Ask) -> PageView:
     """Where to go; with a topic and a time also what would happen."""
     group = ask.path("group")
     await known(ask, group)
-    topics = [name for name in await ask.admin.groups.topics(group) if not name.startswith("%")]
+    state = (await ask.look()).groups.get(group)
+    known_topics = await ask.admin.groups.topics(group) if state is None else state.topics
+    topics = [name for name in known_topics if not name.startswith("%")]
     topic, to = ask.arg("topic"), ask.arg("to")
     grids: tuple[Grid, ...] = ()
     planned = None
@@ -133,21 +141,27 @@ async def why(ask: Ask) -> PageView:
     group = ask.path("group")
     await known(ask, group)
     seen = await snapshot(ask, group)
+    topics = sorted(
+        {part.queue.topic for part in seen.progress.queues if not part.queue.topic.startswith("%")}
+    )
     causes = [
         {
             "name": cause.name,
             "level": cause.level,
             "text": ask.t(f"why.{cause.name}", **_words(dict(cause.facts))),
             "advice": ask.t(f"why.{cause.name}.do"),
+            "command": COMMANDS.get(cause.name, "").format(
+                group=group, topic=next(iter(topics), "TOPIC"), namesrv=ask.connection.namesrv
+            ),
         }
         for cause in lag_causes(seen)
     ]
-    columns = (GridColumn("name", "code"), GridColumn("level"), GridColumn("text"), GridColumn("advice"))
+    columns = tuple(GridColumn(name) for name in ("name", "level", "text", "advice", "command"))
     return PageView(
         template="why.html",
         nav="groups",
         title=group,
-        sentence=str(causes[0]["text"]),
+        sentence=ask.t("why.sentence"),
         crumbs=GROUPS.crumbs(ask, group),
         tabs=GROUPS.tabs(ask, group, "why"),
         grids=(Grid("causes", columns, causes),),

@@ -1,33 +1,43 @@
-"""The servers of a cluster: a map with its clients, what stores hold and delete next, and controllers."""
+"""The servers of a cluster: a map with its clients, stores, controllers, proxies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import re
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from skylark.admin.results import BrokerNode
 from skylark.admin.server_calls import at_once
 from skylark.console.drawings import MapBox, cluster_map
-from skylark.console.grid import Grid, GridColumn
-from skylark.console.pages.topics import LIST
-from skylark.console.view import Ask, PageView
+from skylark.console.grid import Grid, GridColumn, shown
+from skylark.console.view import LIST, Ask, PageView, list_page
 from skylark.console.watch import Look
 from skylark.errors import RocketMQError
+from skylark.model.job_report import RUNNING, JobReport
 
 BOXES_MAX = 30
 """Boxes of a column; the rest is counted."""
 LAG_WARN, LAG_BAD = 1000, 100_000
 HOUR_MS = 3_600_000
+PROXY_S = 3.0
+PROXY_BYTES_MAX = 4 << 20
+_SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([\d.eE+-]+)$", re.MULTILINE)
+JOB = "job "
+"""Before the key of a job's box: a group may have the same name."""
 
 
 # --- Map ---
 
 
 async def show_map(ask: Ask) -> PageView:
-    """Producers, brokers with their replicas, consumer groups, and who talks to whom."""
+    """Producers, brokers, topics, and who consumes them: groups and pipelines."""
     look = await ask.look()
     masters = [item.node for item in look.summary.brokers if item.node.is_master]
     found = await at_once(ask.admin.clients.all_producers, [node.address for node in masters])
+    jobs = [job for job in await ask.admin.pipelines.jobs() if job.state == RUNNING]
     producers: dict[str, int] = {}
     links: list[tuple[int, str, str]] = []
     failures = list(look.failures)
@@ -38,9 +48,12 @@ async def show_map(ask: Ask) -> PageView:
         for group, members in table.items():
             producers[group] = max(producers.get(group, 0), len(members))
             links.append((0, group, node.name))
-    for name, state in look.groups.items():
-        brokers = {broker for topic in state.topics for broker in look.inventory.topics.get(topic, ())}
-        links += [(1, broker, name) for broker in sorted(brokers)]
+    topics = _topics(ask, look)
+    for box in topics:
+        links += [(1, broker, box.key) for broker in sorted(look.inventory.topics[box.key])]
+    links += [(2, topic, name) for name, state in look.groups.items() for topic in state.topics]
+    links += [(2, topic, f"{JOB}{job.name}") for job in jobs for topic in job.topics]
+    arrows = [{"from": left, "to": right.removeprefix(JOB)} for _, left, right in links]
     senders = [
         MapBox(name, name, ask.t("map.clients", count=count), "good", ask.href("clients", q=name))
         for name, count in sorted(producers.items())
@@ -48,26 +61,59 @@ async def show_map(ask: Ask) -> PageView:
     columns = [
         (ask.t("map.producers"), _first(ask, senders)),
         (ask.t("brokers"), _first(ask, _brokers(ask, look))),
-        (ask.t("groups"), _first(ask, _groups(ask, look))),
+        (ask.t("topics"), _first(ask, topics)),
+        (ask.t("map.consumers"), _first(ask, [*_jobs(ask, jobs), *_groups(ask, look)])),
     ]
-    servers = ask.admin.name_servers.addresses
     return PageView(
         template="map.html",
         nav="map",
         title=ask.t("map"),
-        sentence=ask.t("map.sentence", servers=", ".join(servers)),
+        sentence=ask.t("map.sentence"),
+        grids=(Grid("links", (GridColumn("from"), GridColumn("to")), arrows),),
         data={"drawing": cluster_map(columns, links)},
         document={
-            "name_servers": list(servers),
+            "name_servers": list(ask.admin.name_servers.addresses),
             "producers": producers,
             "brokers": [_node(item.node) for item in look.summary.brokers],
+            "topics": [box.key for box in topics],
             "groups": {name: state.lag for name, state in look.groups.items()},
-            "links": [{"from": left, "to": right} for _, left, right in links],
+            "pipelines": {job.name: job.lag for job in jobs},
+            "links": arrows,
         },
         code=(("skylark", f"skylark cluster list --namesrv {ask.connection.namesrv}"),),
         failures=tuple(failures),
         live_s=5,
     )
+
+
+def _topics(ask: Ask, look: Look) -> list[MapBox]:
+    """The busiest first."""
+    watch = ask.connection.watch
+    names = [name for name in look.inventory.topics if look.is_plain(name)]
+    names.sort(key=lambda name: (-(watch.sent_per_s(name) or 0), name))
+    return [
+        MapBox(
+            name,
+            name,
+            "" if (sent := watch.sent_per_s(name)) is None else ask.t("map.rate", rate=shown(sent, "rate")),
+            "good" if sent else "off",
+            ask.href("topics", name, "messages"),
+        )
+        for name in names
+    ]
+
+
+def _jobs(ask: Ask, jobs: Sequence[JobReport]) -> list[MapBox]:
+    return [
+        MapBox(
+            f"{JOB}{job.name}",
+            job.name,
+            ask.t("map.lag", lag=shown(job.lag, "lag")),
+            "good",
+            ask.href("pipelines", job.name),
+        )
+        for job in jobs
+    ]
 
 
 def _node(node: BrokerNode) -> dict[str, object]:
@@ -232,9 +278,74 @@ async def controllers(ask: Ask) -> PageView:
         nav="controllers",
         title=ask.t("controllers"),
         sentence=ask.t("controllers.sentence" if groups else "controllers.none", count=len(members)),
-        grids=(Grid("controllers", member_columns, members), Grid("replicas", replica_columns, replicas)),
+        grids=(
+            Grid("controllers", member_columns, members),
+            *((Grid("replicas", replica_columns, replicas),) if groups else ()),
+        ),
         data=LIST,
         code=(("skylark", f"skylark controller status --controller '{';'.join(groups)}'"),),
         failures=tuple(failures),
         live_s=5,
     )
+
+
+# --- Proxies ---
+
+
+async def proxies(ask: Ask) -> PageView:
+    """What the metrics pages of the proxies for RocketMQ 5 clients say."""
+    names = list(ask.settings.proxies)
+    found = await asyncio.gather(
+        *(asyncio.to_thread(_samples, ask.settings.proxies[name]) for name in names), return_exceptions=True
+    )
+    rows, failures = [], []
+    for name, samples in zip(names, found, strict=True):
+        row: dict[str, Any] = {
+            "proxy": name,
+            "state": "ok",
+            "address": urlsplit(ask.settings.proxies[name]).netloc,
+        }
+        if isinstance(samples, BaseException):
+            failures.append(f"no answer from {name}: {samples}")
+            rows.append({**row, "state": "away"})
+            continue
+        calls = samples.get("skylark_proxy_calls_total", {})
+        counts = {
+            "connections": _total(samples, "skylark_proxy_connections"),
+            "clients": _total(samples, "skylark_proxy_clients"),
+            "streams": _total(samples, "skylark_proxy_streams"),
+            "renewed": _total(samples, "skylark_proxy_renewed_messages"),
+            "calls": round(sum(calls.values())),
+            "calls_failed": round(sum(count for labels, count in calls.items() if 'code="OK"' not in labels)),
+        }
+        rows.append({**row, **counts})
+    numbers = ("connections", "clients", "streams", "renewed", "calls", "calls_failed")
+    columns = (
+        GridColumn("proxy", "name"),
+        GridColumn("state", "state"),
+        GridColumn("address", "code"),
+        *(GridColumn(key, "number") for key in numbers),
+    )
+    return await list_page(
+        ask,
+        "proxies",
+        Grid("proxies", columns, rows),
+        data={"empty": "skylark console --proxy edge=http://127.0.0.1:5557/metrics"},
+        code=(("skylark", "skylark proxy --help"),),
+        failures=tuple(failures),
+        live_s=5,
+    )
+
+
+def _samples(url: str) -> dict[str, dict[str, float]]:
+    """The samples of a metrics page by name and labels; may block. Raises OSError."""
+    with urllib.request.urlopen(url, timeout=PROXY_S) as page:  # noqa: S310 - named when the console starts
+        text = page.read(PROXY_BYTES_MAX).decode(errors="replace")
+    found: dict[str, dict[str, float]] = {}
+    for name, labels, value in _SAMPLE.findall(text):
+        found.setdefault(name, {})[labels] = float(value)
+    return found
+
+
+def _total(samples: Mapping[str, Mapping[str, float]], name: str) -> int | None:
+    return round(sum(samples[name].values())) if name in samples else None

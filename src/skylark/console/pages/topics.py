@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from skylark.admin.results import Topic
 from skylark.admin.server_calls import at_once
-from skylark.console.grid import Grid, GridColumn, arranged
-from skylark.console.pages.overview import is_plain, last_stored, stats_of
-from skylark.console.view import Ask, PageSection, PageView, failures_of, list_page
+from skylark.console.grid import Grid, GridColumn, Row
+from skylark.console.pages.overview import with_stats
+from skylark.console.view import LIST, Ask, PageSection, PageView, failures_of, list_page
 from skylark.errors import RocketMQError
 
 MESSAGE_TYPE = "message.type"
@@ -23,7 +23,7 @@ async def index(ask: Ask) -> PageView:
     """All topics; those on screen with their messages and groups."""
     look = await ask.look()
     with_system = ask.arg("system") == "1"
-    names = [name for name in look.inventory.topics if with_system or is_plain(look, name)]
+    names = [name for name in look.inventory.topics if with_system or look.is_plain(name)]
     groups: dict[str, list[str]] = {}
     for state in look.groups.values():
         for topic in state.topics:
@@ -42,30 +42,20 @@ async def index(ask: Ask) -> PageView:
         )
     columns = (
         GridColumn("topic", "name", lambda row: ask.href("topics", row["topic"], "messages")),
-        GridColumn("type", "tag"),
+        GridColumn("type", "tag", optional=True),
         GridColumn("queues", "number", lambda row: ask.href("topics", row["topic"])),
+        GridColumn("in_per_s", "rate"),
         GridColumn("messages", "number"),
         GridColumn("last_stored", "time"),
         GridColumn("groups", "groups"),
         GridColumn("brokers", "words"),
     )
-    grid = ask.arranged(
-        Grid("topics", columns, rows, sort="topic", sortable=frozenset({"topic", "type", "queues"})), "topic"
-    )
-    stats = await stats_of(ask, (str(row["topic"]) for row in grid.rows))
-    filled = [
-        {
-            **row,
-            "messages": None if (found := stats[str(row["topic"])]) is None else found.messages,
-            "last_stored": None if found is None else last_stored(found),
-        }
-        for row in grid.rows
-    ]
-    return list_page(
+    return await list_page(
         ask,
         "topics",
-        ask.t("topics.sentence", count=grid.total or 0),
-        replace(grid, rows=filled),
+        Grid("topics", columns, rows, sort="topic", sortable=frozenset({"topic", "type", "queues"})),
+        search=("topic",),
+        fill=lambda shown: with_stats(ask, shown),
         data={
             "switches": [("system", with_system)],
             "empty": f"skylark topic create orders --namesrv {ask.connection.namesrv}",
@@ -149,10 +139,6 @@ async def queues(ask: Ask) -> PageView:
     )
 
 
-LIST: dict[str, object] = {"switches": [], "empty": "", "action": None}
-"""What `list.html` needs of pages that are not lists of everything."""
-
-
 def permission(bits: int) -> str:
     return ("r" if bits & 4 else "") + ("w" if bits & 2 else "") or "-"
 
@@ -162,34 +148,37 @@ async def groups(ask: Ask) -> PageView:
     topic = ask.path("topic")
     names = await ask.admin.topics.groups(topic)
 
-    async def lag_of(group: str) -> tuple[int, float]:
-        progress = await ask.admin.groups.progress(group, topic)
-        return progress.lag, progress.consumed_per_s
+    async def with_lag(rows: Sequence[Row]) -> Sequence[Row]:
+        async def lag_of(group: str) -> Row:
+            progress = await ask.admin.groups.progress(group, topic)
+            return {"lag": progress.lag, "out_per_s": progress.consumed_per_s}
 
-    found = await at_once(lag_of, names)
-    rows = [
-        {
-            "group": name,
-            "lag": None if isinstance(part, RocketMQError) else part[0],
-            "out_per_s": None if isinstance(part, RocketMQError) else part[1],
-        }
-        for name, part in zip(names, found, strict=True)
-    ]
+        found = await at_once(lag_of, [str(row["group"]) for row in rows])
+        return [
+            row if isinstance(part, RocketMQError) else {**row, **part}
+            for row, part in zip(rows, found, strict=True)
+        ]
+
     columns = (
         GridColumn("group", "name", lambda row: ask.href("groups", row["group"])),
         GridColumn("lag", "lag"),
         GridColumn("out_per_s", "rate"),
     )
-    return PageView(
-        template="list.html",
+    return await list_page(
+        ask,
+        "topic.groups",
+        Grid("groups", columns, [{"group": name} for name in names], sortable=frozenset({"group"})),
+        search=("group",),
+        fill=with_lag,
         nav="topics",
         title=topic,
-        sentence=ask.t("topic.groups.sentence", count=len(rows)),
         crumbs=TOPICS.crumbs(ask, topic),
         tabs=TOPICS.tabs(ask, topic, "groups"),
-        grids=(arranged(Grid("groups", columns, rows)),),
-        data={**LIST, "empty": f"skylark tail {topic} --group billing"},
-        code=(("python", f'admin.topics.groups("{topic}")'),),
+        data={"empty": f"skylark tail {topic} --group billing"},
+        code=(
+            ("skylark", f"skylark topic groups {topic} --namesrv {ask.connection.namesrv}"),
+            ("python", f'admin.topics.groups("{topic}")'),
+        ),
         live_s=3,
     )
 
@@ -225,12 +214,12 @@ async def settings(ask: Ask) -> PageView:
     )
 
 
-def settings_grid(values: dict[str, dict[str, object]]) -> Grid:
+def settings_grid(values: Mapping[str, Mapping[str, object]]) -> Grid:
     """One row per setting, one column per broker, and whether they differ."""
     keys = list(dict.fromkeys(key for part in values.values() for key in part))
     rows = []
     for key in keys:
         cells = {address: part.get(key) for address, part in values.items()}
         rows.append({"setting": key, **cells, "differs": len(set(map(str, cells.values()))) > 1})
-    columns = (GridColumn("setting", "code"), *(GridColumn(address, "code") for address in values))
+    columns = (GridColumn("setting", "setting"), *(GridColumn(address, "code") for address in values))
     return Grid("settings", columns, rows)

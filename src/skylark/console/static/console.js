@@ -139,6 +139,12 @@ document.addEventListener("keydown", (event) => {
 });
 
 localTimes(document);
+document.querySelector("nav.rail a[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+for (const all of document.querySelectorAll("[data-all]")) {
+  all.addEventListener("change", () => {
+    for (const box of document.querySelectorAll(`input[name="${all.dataset.all}"]`)) box.checked = all.checked;
+  });
+}
 
 // --- Messages: forms of a body, a check of JSON, the live tail ---
 for (const tab of document.querySelectorAll("[data-form]")) {
@@ -167,6 +173,7 @@ let passed = 0;
 function cell(row, className, text, href) {
   const td = row.insertCell();
   td.className = className;
+  td.dataset.label = document.querySelectorAll("#grid-messages th")[td.cellIndex]?.textContent.trim() || "";
   let inside = td;
   if (href) {
     inside = document.createElement("a");
