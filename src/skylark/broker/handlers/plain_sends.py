@@ -43,6 +43,8 @@ def _addresses() -> bytes | None:
 
 _FUNCTIONS = _addresses()
 _SUCCESS = b'{"code":0'
+_STARTS = (b'{"code":310,', b'{"code":320,')
+_START_BYTES = PREFIX_BYTES + len(_STARTS[0])
 
 
 class PlainSends:
@@ -90,6 +92,11 @@ class PlainSends:
                 AppendedBatch,
             )
         )  # fmt: skip
+
+
+def is_send(buffer: bytes | bytearray) -> bool:
+    """Return whether the first frame may be a plain send, before anything is done for it."""
+    return buffer[PREFIX_BYTES:_START_BYTES] in _STARTS
 
 
 def is_lone_frame(buffer: bytes | bytearray) -> bool:
