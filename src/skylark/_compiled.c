@@ -2,9 +2,8 @@
 
    `lay_out_sends` handles plain sends, many at a time: frames of requests 310 and 320 become records and replies. It
    takes only what is common: JSON headers in ASCII as clients write them, known queues, a unique key, at most one tag,
-   no delay, no transaction, and, if senders are checked, valid signatures of known ones. It stops before any other
-   frame, which Python then handles, errors included. It changes nothing but the next offsets of queues, and reads
-   nothing outside of the buffer. */
+   no delay, no transaction, and, if senders are checked, signatures of known ones. It stops before any other frame,
+   which Python then handles, errors included. It changes nothing but the next offsets of queues. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -26,8 +25,6 @@ enum {
     ID_BYTES = 33                 /* of a message in a reply, with a comma */
 };
 
-static const long long BORN_MAX = 999999999999999999LL;
-
 /* Fields of a header: `a` to `n`, then those about the user. */
 enum { ACCESS_KEY = 'n' - 'a' + 1, SECURITY_TOKEN, SIGNATURE, FIELD_COUNT };
 static const char *const USER_FIELDS[] = {"AccessKey", "SecurityToken", "Signature"};
@@ -35,14 +32,9 @@ static const char *const USER_FIELDS[] = {"AccessKey", "SecurityToken", "Signatu
 /* What is the same for all sends of a call. */
 enum { ADDED, FUNCTIONS, REPLY, CONSTANT_COUNT = REPLY + 6 };
 
-struct text {
-    const char *at;
-    Py_ssize_t bytes;
-};
-
-struct sha1 {
-    uint32_t words[24]; /* SHA_CTX of libcrypto */
-};
+struct text { const char *at; Py_ssize_t bytes; };
+struct sha1 { uint32_t words[24]; }; /* SHA_CTX of libcrypto */
+struct growing { PyObject *bytes; Py_ssize_t used; }; /* bytes: a bytearray */
 
 struct queue {
     PyObject *place, *object; /* place: a new reference */
@@ -50,11 +42,6 @@ struct queue {
     unsigned magic;
     int queue_id;
     long long next_offset;
-};
-
-struct growing {
-    PyObject *bytes; /* a bytearray */
-    Py_ssize_t used, size;
 };
 
 struct send {
@@ -92,6 +79,7 @@ static uint32_t read_u32(const char *at) {
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
+#define READ_U64(at) ((uint64_t)read_u32(at) << 32 | read_u32((at) + 4))
 #define TWO_WORDS(number) (uint32_t)((uint64_t)(number) >> 32), (uint32_t)(number)
 
 static char *put_words(char *to, const uint32_t *words, size_t bytes) {
@@ -115,10 +103,6 @@ static char *put_number(char *to, long long number) {
 
 static bool equals(struct text text, const char *literal) {
     return text.at && (size_t)text.bytes == strlen(literal) && !memcmp(text.at, literal, (size_t)text.bytes);
-}
-
-static bool is_absent_or(struct text text, const char *literal) {
-    return !text.at || equals(text, literal);
 }
 
 static bool is_ascii(struct text text) {
@@ -198,11 +182,12 @@ static bool read_fields(const char **at, const char *end, struct send *send) {
 }
 
 #define FIELD(letter) send->fields[letter - 'a']
+#define IS_ABSENT_OR(letter, literal) (!FIELD(letter).at || equals(FIELD(letter), literal))
 
 /* A header with its members in the order of Java. */
 static bool read_header(const char *at, const char *end, struct send *send) {
     struct text language;
-    long long number;
+    long long number; /* only checked */
     memset(send->fields, 0, sizeof send->fields);
     send->is_batch = skip(&at, end, "{\"code\":320,");
     return (send->is_batch || skip(&at, end, "{\"code\":310,")) && skip(&at, end, "\"extFields\":{") &&
@@ -213,12 +198,10 @@ static bool read_header(const char *at, const char *end, struct send *send) {
            read_number(&at, end, INT32_MAX, &number) && skip(&at, end, "}") && at == end && FIELD('a').at &&
            FIELD('b').at && FIELD('c').at && to_number(FIELD('d'), INT32_MAX, &number) && FIELD('e').at &&
            to_number(FIELD('f'), INT32_MAX, &send->sys_flag) && !(send->sys_flag & ~SYS_FLAGS) &&
-           to_number(FIELD('g'), BORN_MAX, &send->born) && to_number(FIELD('h'), INT32_MAX, &send->flag) &&
-           FIELD('i').at && is_absent_or(FIELD('j'), "0") && is_absent_or(FIELD('k'), "false") && !FIELD('l').at &&
-           (is_absent_or(FIELD('m'), "false") || (send->is_batch && equals(FIELD('m'), "true")));
+           to_number(FIELD('g'), 999999999999999999LL, &send->born) && to_number(FIELD('h'), INT32_MAX, &send->flag) &&
+           FIELD('i').at && IS_ABSENT_OR('j', "0") && IS_ABSENT_OR('k', "false") && !FIELD('l').at &&
+           (IS_ABSENT_OR('m', "false") || (send->is_batch && equals(FIELD('m'), "true")));
 }
-
-/* --- Properties --- */
 
 /* The value of a property that occurs at most once; false if it occurs twice, is empty, or inside of another. */
 static bool read_property(struct text properties, const char *name, struct text *value) {
@@ -343,12 +326,9 @@ static bool is_signed(const struct burst *burst, const struct send *send) {
 
 /* Where to write so many bytes; NULL with a Python error. */
 static char *grow(struct growing *out, Py_ssize_t more) {
-    if (out->used + more > out->size) {
-        Py_ssize_t size = 2 * out->size + more + 4096;
-        if (PyByteArray_Resize(out->bytes, size) < 0)
-            return NULL;
-        out->size = size;
-    }
+    Py_ssize_t size = PyByteArray_Size(out->bytes);
+    if (out->used + more > size && PyByteArray_Resize(out->bytes, 2 * size + more + 4096) < 0)
+        return NULL;
     return PyByteArray_AsString(out->bytes) + out->used;
 }
 
@@ -400,7 +380,7 @@ static bool put_reply(struct burst *burst, int queue_id, long long queue_offset)
     to = put_text(put_text(to, key), parts[2]);
     const char *entry = PyByteArray_AsString(burst->entries.bytes), *end = entry + burst->entries.used;
     for (; entry < end; entry += ENTRY_BYTES, *to++ = ',')
-        to = put_hex(put_hex(to, burst->store_host), (uint64_t)read_u32(entry) << 32 | read_u32(entry + 4));
+        to = put_hex(put_hex(to, burst->store_host), READ_U64(entry));
     to = put_text(put_number(put_text(to - 1, parts[3]), queue_offset), parts[4]);
     to = put_text(put_number(to, burst->send.opaque), parts[5]);
     const uint32_t prefix[] = {(uint32_t)(to - start - 4), (uint32_t)(to - start - PREFIX_BYTES)};
@@ -463,13 +443,13 @@ static int put_elements(struct burst *burst, struct queue *queue, PyObject *text
 static int put_batch(struct burst *burst, struct queue *queue) {
     const struct send *send = &burst->send;
     long long offset = queue->next_offset;
-    PyObject *texts = PyList_New(0), *positions = PyList_New(0), *result;
+    PyObject *texts = PyList_New(0), *positions = PyList_New(0);
     int done = texts && positions ? put_elements(burst, queue, texts, positions) : -1;
     if (done > 0) {
-        const char *entries = PyByteArray_AsString(burst->entries.bytes);
-        result = PyObject_CallFunction(burst->batch, "OOLOy#LOy#L", queue->object, burst->timestamp, send->sys_flag,
-                                       texts, send->properties.at, send->properties.bytes, offset, positions, entries,
-                                       burst->entries.used, burst->position);
+        PyObject *result = PyObject_CallFunction(
+            burst->batch, "OOLOy#LOy#L", queue->object, burst->timestamp, send->sys_flag, texts, send->properties.at,
+            send->properties.bytes, offset, positions, PyByteArray_AsString(burst->entries.bytes), burst->entries.used,
+            burst->position);
         done = append(burst->results, result) ? 1 : -1;
         burst->singles = NULL;
     }
@@ -481,10 +461,8 @@ static int put_batch(struct burst *burst, struct queue *queue) {
 /* Take the frame at `data`; 0 if it is not of a plain send, or does not fit. */
 static int take_frame(struct burst *burst) {
     struct send *send = &burst->send;
-    long long left = burst->end - burst->data;
-    if (left < PREFIX_BYTES)
-        return 0;
-    long long frame_bytes = read_u32(burst->data), header_bytes = read_u32(burst->data + 4);
+    long long left = burst->end - burst->data, frame_bytes = left < PREFIX_BYTES ? left : read_u32(burst->data);
+    long long header_bytes = left < PREFIX_BYTES ? left : read_u32(burst->data + 4);
     if (header_bytes > burst->header_bytes_max || frame_bytes > left - 4 || frame_bytes < header_bytes + 4)
         return 0;
     const char *header = burst->data + PREFIX_BYTES;
@@ -518,10 +496,9 @@ static bool begin(struct burst *burst, PyObject *constants) {
         if (!value || PyBytes_AsStringAndSize(value, (char **)&each->at, &each->bytes) < 0)
             return false;
     }
-    if (burst->constants[FUNCTIONS].bytes == sizeof burst->functions)
-        memcpy(&burst->functions, burst->constants[FUNCTIONS].at, sizeof burst->functions);
-    else
-        PyErr_SetString(PyExc_ValueError, "three addresses of functions are needed");
+    if (burst->constants[FUNCTIONS].bytes != sizeof burst->functions)
+        return PyErr_SetString(PyExc_ValueError, "three addresses of functions are needed"), false;
+    memcpy(&burst->functions, burst->constants[FUNCTIONS].at, sizeof burst->functions);
     burst->store_time = PyLong_AsLongLong(burst->timestamp);
     burst->records.bytes = PyByteArray_FromStringAndSize(NULL, 0);
     burst->replies.bytes = PyByteArray_FromStringAndSize(NULL, 0);
@@ -562,30 +539,53 @@ static PyObject *lay_out_sends(PyObject *Py_UNUSED(module), PyObject *arguments)
 
 /* The index hashes of messages whose only key is their unique key; None if there are others among them. */
 static PyObject *unique_key_hashes(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    PyObject *prefixes, *texts, *hashes = NULL;
-    if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &prefixes, &PyList_Type, &texts) ||
-        !(hashes = PyList_New(PyList_Size(texts))))
+    PyObject *prefixes, *texts, *hashes;
+    if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &prefixes, &PyList_Type, &texts))
         return NULL;
-    for (Py_ssize_t i = 0; i < PyList_Size(texts); i++) {
+    hashes = PyList_New(PyList_Size(texts));
+    for (Py_ssize_t i = 0; hashes && i < PyList_Size(texts); i++) {
         struct text text, key;
-        PyObject *prefix = PyList_GetItem(prefixes, i), *number;
-        if (!prefix || PyBytes_AsStringAndSize(PyList_GetItem(texts, i), (char **)&text.at, &text.bytes) < 0 ||
-            !read_property(text, "UNIQ_KEY\1", &key) || !key.at || find(text, "KEYS") || !is_ascii(key))
-            goto none;
-        long long hash = hash_of((uint32_t)PyLong_AsLongLong(prefix), key);
-        if (PyErr_Occurred() || !(number = PyLong_FromLongLong((hash < 0 ? -hash : hash) & INT32_MAX)))
-            goto none;
-        PyList_SetItem(hashes, i, number);
+        PyObject *prefix = PyList_GetItem(prefixes, i), *number = NULL;
+        if (prefix && PyBytes_AsStringAndSize(PyList_GetItem(texts, i), (char **)&text.at, &text.bytes) == 0 &&
+            read_property(text, "UNIQ_KEY\1", &key) && key.at && !find(text, "KEYS") && is_ascii(key)) {
+            long long hash = hash_of((uint32_t)PyLong_AsLongLong(prefix), key);
+            number = PyErr_Occurred() ? NULL : PyLong_FromLongLong((hash < 0 ? -hash : hash) & INT32_MAX);
+        }
+        if (!number || PyList_SetItem(hashes, i, number) < 0)
+            Py_CLEAR(hashes);
     }
-    return hashes;
-none:
-    Py_DECREF(hashes);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return hashes || PyErr_Occurred() ? hashes : Py_NewRef(Py_None);
+}
+
+/* The records of queue entries, of a file that starts at an offset; None if they do not ascend, or are not in it. */
+static PyObject *join_records(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    Py_buffer file, entries;
+    unsigned long long start, total = 0, behind = 0;
+    PyObject *joined = NULL;
+    if (!PyArg_ParseTuple(arguments, "y*Ky*", &file, &start, &entries))
+        return NULL;
+    const char *first = entries.buf, *end = first + entries.len - entries.len % ENTRY_BYTES;
+    for (const char *at = first; at < end; at += ENTRY_BYTES) {
+        uint64_t place = READ_U64(at) - start, size = read_u32(at + 8);
+        if (place < behind || place > (uint64_t)file.len || size > (uint64_t)file.len - place)
+            end = first;
+        behind = place + size;
+        total += size;
+    }
+    if (end > first)
+        joined = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    char *to = joined ? PyBytes_AsString(joined) : NULL;
+    for (const char *at = first; to && at < end; at += ENTRY_BYTES)
+        to = put_text(to, (struct text){(const char *)file.buf + (READ_U64(at) - start), read_u32(at + 8)});
+    PyBuffer_Release(&file);
+    PyBuffer_Release(&entries);
+    return joined || PyErr_Occurred() ? joined : Py_NewRef(Py_None);
 }
 
 static PyMethodDef functions[] = {
     {"lay_out_sends", lay_out_sends, METH_VARARGS, "Lay out the first sends of a buffer; see _compiled.pyi."},
     {"unique_key_hashes", unique_key_hashes, METH_VARARGS, "Hash unique keys for the index; see _compiled.pyi."},
+    {"join_records", join_records, METH_VARARGS, "Join the records of queue entries; see _compiled.pyi."},
     {0},
 };
 
@@ -594,7 +594,7 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntConstant(module, "EDITION", 2) < 0)
+    if (module && PyModule_AddIntConstant(module, "EDITION", 3) < 0)
         Py_CLEAR(module);
     return module;
 }

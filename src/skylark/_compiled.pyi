@@ -30,5 +30,11 @@ def lay_out_sends(
     end of SHA-1), and the six parts of a reply.
     """
 
+def join_records(file: memoryview, start: int, entries: bytes | bytearray, /) -> bytes | None:
+    """Return the records of queue entries, of a file that starts at an offset, in one piece.
+
+    None if they overlap, do not ascend, or are not all in the file.
+    """
+
 def unique_key_hashes(topic_hashes: list[int], texts: list[bytes], /) -> list[int] | None:
     """Return the index hash of each message's unique key; None if one has other keys, or no plain one."""

@@ -40,6 +40,8 @@ from skylark.settings.credentials import Credentials
 from skylark.settings.store import FlushMode
 from skylark.store.index import _key_hashes
 from skylark.store.index_backlog import BacklogColumns, key_rows
+from skylark.store.queue_entry import ENTRY
+from skylark.store.tail_reader import slices
 from tests.support.clock import ManualClock
 
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
@@ -497,6 +499,34 @@ def test_unique_keys_have_the_same_index_rows(
     else:
         keys = key_rows(columns)
         assert (keys.physical_offsets, _key_hashes(keys)) == (columns.physical_offsets, hashes)
+
+
+@given(
+    st.binary(min_size=1, max_size=100),
+    st.lists(st.tuples(st.integers(-3, 110), st.integers(-2, 20)), min_size=1, max_size=5),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_records_of_entries_are_joined_alike(
+    compiled: ModuleType, file: bytes, records: list[tuple[int, int]], is_sorted: bool, cut: int
+) -> None:
+    start = 1000
+    if is_sorted:
+        records.sort()
+    places, sizes = [start + place for place, _ in records], [size for _, size in records]
+    entries = b"".join(ENTRY.pack(place, size, 7) for place, size in zip(places, sizes, strict=True))
+    joined = compiled.join_records(memoryview(file), start, entries + bytes(cut))
+    ends = [place + size for place, size in records]
+    is_plain = (
+        all(0 <= place <= end <= len(file) for (place, _), end in zip(records, ends, strict=True))
+        and all(end <= place for end, (place, _) in zip(ends, records[1:], strict=False))
+    )  # fmt: skip
+    if is_plain:
+        found = slices(memoryview(file), start, entries, sizes)
+        assert found is not None
+        assert joined == b"".join(found)
+    else:
+        assert joined is None
 
 
 def test_a_call_during_another_has_a_message_of_its_own(compiled: ModuleType) -> None:

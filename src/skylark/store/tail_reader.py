@@ -17,6 +17,11 @@ from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import ENTRY_BYTES
 
+try:
+    from skylark._compiled import join_records as _join_records
+except ImportError:  # not compiled
+    _join_records = None  # type: ignore[assignment]
+
 JOINED_RECORD_BYTES = 4096
 """Records up to this average size are copied into one part: cheaper than writing many parts later."""
 JOINER_ENTRIES_MIN = 256
@@ -72,6 +77,9 @@ def _joined(
     if joiner is not None and len(sizes) >= JOINER_ENTRIES_MIN:
         data = joiner(view, start, entries)
         return None if data is None else [data]
+    joined = None if _join_records is None else _join_records(view, start, entries)
+    if joined is not None:
+        return [joined]
     # The records are not read before the join, so the processor prefetches many of them at once.
     records = slices(view, start, entries, sizes)
     return None if records is None else [b"".join(records)]
@@ -162,6 +170,8 @@ class TailReader:
                 self._note_fitting(queue, queue_offset, queue_offset + count)
         elif taken == last + sizes[-1] - first:
             parts = [view[first - start : first - start + taken]]
+        elif _join_records is not None and taken <= JOINED_RECORD_BYTES * count:
+            parts = _joined(view, start, entries, sizes, self.joiner)
         else:  # not joined: the connection joins them with the reply's head
             parts = slices(view, start, entries, sizes)
         return None if parts is None else (low, high, count, taken, parts)

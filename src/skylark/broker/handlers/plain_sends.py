@@ -19,7 +19,7 @@ from skylark.protocol.signature import LIBCRYPTO
 from skylark.store.append_result import AppendedBatch, AppendedRecord, LaidOut
 from skylark.store.consume_queue import ConsumeQueue
 
-EDITION = 2
+EDITION = 3
 """That of `_compiled.c`. A module that `make setup` has not compiled anew is not used."""
 
 try:
