@@ -20,9 +20,10 @@ from skylark.model.message import SCHEDULE_TOPIC, StoredMessage, pack_host
 from skylark.model.message_id import offset_message_id
 from skylark.settings import StoreSettings
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.log_reader import GetResult, TagsFilter
+from skylark.store.log_reader import GetResult
 from skylark.store.message_store import MessageStore
 from skylark.store.store_reader import StoreReader
+from skylark.store.tail_reader import TagsFilter
 from tests.interop.store_driver import Json
 
 SHAPE: dict[str, int] = {

@@ -558,6 +558,7 @@ def test_replies_with_another_code() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(sys.platform != "linux", reason="preloads the sanitizer of gcc")
 def test_no_sanitizer_complains() -> None:
     """The same requests, with the module compiled with AddressSanitizer."""
@@ -569,6 +570,6 @@ def test_no_sanitizer_complains() -> None:
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1", "PYTHONMALLOC": "malloc",
     }  # fmt: skip
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not nightly", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ERROR: AddressSanitizer" not in done.stderr

@@ -29,9 +29,8 @@ from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
-from skylark.store.tail_reader import Entries, Part, TailReader, record_parts, sizes_of
+from skylark.store.tail_reader import Entries, Part, TagsFilter, TailReader, record_parts, sizes_of
 
-TagsFilter = Callable[[int], bool]
 RecordFilter = Callable[[memoryview], bool]
 FastRead = tuple[int, int, list[Part]]
 """Record count, total bytes, and the records, one part each or all in one."""

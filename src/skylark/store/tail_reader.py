@@ -31,6 +31,8 @@ UNPACKERS_KEPT = 256
 _PLACE = struct.Struct(">q").unpack_from
 _SIZE = struct.Struct(">i").unpack_from
 
+TagsFilter = Callable[[int], bool]
+"""Returns whether an entry with this tags code matches."""
 Part = bytes | memoryview
 Entries = bytes | bytearray
 
@@ -108,6 +110,11 @@ def sizes_of(entries: Entries) -> tuple[int, ...]:
     return _unpacker("8xi8x", len(entries) // ENTRY_BYTES)(entries)
 
 
+def _codes_of(entries: Entries) -> tuple[int, ...]:
+    """Return the tags codes of entries."""
+    return _unpacker("12xq", len(entries) // ENTRY_BYTES)(entries)
+
+
 def _places(entries: Entries, count: int) -> tuple[int, ...] | None:
     """Return the physical offsets of entries; None if they are not ascending."""
     places = _unpacker("q12x", count)(entries)
@@ -128,8 +135,9 @@ SPANS_MAX = 16
 """Checked ranges remembered per queue: one for each concurrent reader."""
 
 
-TailBatch = tuple[int, int, int, int, list[Part]]
-"""The queue's minimum and maximum offset, message count, total bytes, and the records in few parts."""
+TailBatch = tuple[int, int, int, int, int, list[Part]]
+"""The queue's minimum and maximum offset, the next offset to read, message count, total bytes, and the
+records in few parts."""
 
 
 class TailReader:
@@ -146,16 +154,31 @@ class TailReader:
         self._checked: dict[ConsumeQueue, tuple[int, list[tuple[int, int]]]] = {}
 
     def read(
-        self, queue: ConsumeQueue, queue_offset: int, count_max: int, bytes_max: int
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        count_max: int,
+        bytes_max: int,
+        tags_filter: TagsFilter | None = None,
+        scan_max: int = 0,
     ) -> TailBatch | None:
-        """Return messages from an offset on; None if `LogReader.get` must read them. Raises OSError."""
+        """Return messages from an offset on; None if `LogReader.get` must read them. Raises OSError.
+
+        A filter looks at up to `scan_max` entries, or at `count_max`.
+        """
         low, high = queue.min_offset, queue.max_offset
         count = min(count_max, high - queue_offset)
         if queue_offset < low or not 0 < count <= READ_ENTRIES_MAX:
             return None
-        entries = self._entries(queue, queue_offset, count)
+        next_offset, entries = queue_offset + count, self._entries(queue, queue_offset, count)
         if entries is None:
             return None
+        if tags_filter is not None and not all(map(tags_filter, _codes_of(entries))):
+            scanned = min(max(scan_max, count), READ_ENTRIES_MAX, high - queue_offset)
+            found = self._matching(queue, queue_offset, scanned, count, tags_filter)
+            if found is None:
+                return None
+            next_offset, entries = found
         sizes = sizes_of(entries)
         taken = sum(sizes)
         first, last = _PLACE(entries)[0], _PLACE(entries, -ENTRY_BYTES)[0]
@@ -164,17 +187,30 @@ class TailReader:
             return None
         start = first - first % self._log.file_bytes
         parts: list[Part] | None
-        if first < self._hot.written_from and not self._fitted(queue, queue_offset, queue_offset + count):
+        if first < self._hot.written_from and not self._fitted(queue, queue_offset, next_offset):
             parts = record_parts(view, start, entries, sizes, self.joiner, is_checked=True)
-            if parts is not None:
-                self._note_fitting(queue, queue_offset, queue_offset + count)
+            if parts is not None and next_offset == queue_offset + count:
+                self._note_fitting(queue, queue_offset, next_offset)
         elif taken == last + sizes[-1] - first:
             parts = [view[first - start : first - start + taken]]
         elif _join_records is not None and taken <= JOINED_RECORD_BYTES * count:
             parts = _joined(view, start, entries, sizes, self.joiner)
         else:  # not joined: the connection joins them with the reply's head
             parts = slices(view, start, entries, sizes)
-        return None if parts is None else (low, high, count, taken, parts)
+        return None if parts is None else (low, high, next_offset, count, taken, parts)
+
+    def _matching(
+        self, queue: ConsumeQueue, queue_offset: int, scanned: int, count: int, tags_filter: TagsFilter
+    ) -> tuple[int, Entries] | None:
+        """Return the offset behind the first `count` matching entries, and these; None if there are fewer."""
+        entries = self._entries(queue, queue_offset, scanned)
+        if entries is None:
+            return None
+        numbers = [number for number, code in enumerate(_codes_of(entries)) if tags_filter(code)][:count]
+        if len(numbers) < count:
+            return None
+        chosen = [entries[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES] for number in numbers]
+        return queue_offset + numbers[-1] + 1, b"".join(chosen)
 
     def read_each(
         self, queue: ConsumeQueue, queue_offset: int, counts: Sequence[int], bytes_max: int
@@ -204,7 +240,7 @@ class TailReader:
         runs: list[TailBatch] = []
         for taken, (start, end) in zip(takes, pairwise((0, *ends)), strict=False):
             own: list[Part] = [whole[at : at + taken]] if is_joined else parts[start:end]
-            runs.append((low, high, end - start, taken, own))
+            runs.append((low, high, queue_offset + end, end - start, taken, own))
             at += taken
         return runs
 

@@ -20,8 +20,8 @@ from skylark.protocol.requests.pull import PullMessage
 from skylark.remoting.server import Peer
 from skylark.store.append_result import AppendedRecord
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.log_reader import TagsFilter
 from skylark.store.message_store import MessageStore
+from skylark.store.tail_reader import TagsFilter
 from tests.support.broker import until
 from tests.support.store import message, opened, placed
 

@@ -14,7 +14,8 @@ from skylark.model.sql92 import SQL92, BadSelector, EvaluationError, Selector, c
 from skylark.model.tag_expression import MATCH_ALL, TAG, is_tag_type, split_tags
 from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.codes import ResponseCode
-from skylark.store.log_reader import RecordFilter, TagsFilter
+from skylark.store.log_reader import RecordFilter
+from skylark.store.tail_reader import TagsFilter
 
 CACHED_EXPRESSIONS_MAX = 1024
 CACHED_CHARS_MAX = 1024

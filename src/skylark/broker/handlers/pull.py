@@ -42,7 +42,8 @@ from skylark.settings.live import LiveSettings
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.log_reader import GetResult, GetStatus
 from skylark.store.message_store import MessageStore
-from skylark.store.tail_reader import JOINER_ENTRIES_MIN
+from skylark.store.queue_entry import ENTRY_BYTES
+from skylark.store.tail_reader import JOINER_ENTRIES_MIN, TagsFilter
 from skylark.tasks import Tasks
 
 PLAN_S = 1.0
@@ -75,6 +76,9 @@ class PullPlan(NamedTuple):
     count_max: int
     bytes_max: int
     header: bytes
+    tags_filter: TagsFilter | None
+    scan_max: int
+    """Entries that a filter may look at."""
 
 
 class PullPlans:
@@ -115,11 +119,12 @@ class PullPlans:
         if plan is None:
             return False
         count = max(min(request.max_msg_nums, plan.count_max), 1)
-        run = self._tail.read(plan.queue, request.queue_offset, count, plan.bytes_max)
+        run = self._tail.read(
+            plan.queue, request.queue_offset, count, plan.bytes_max, plan.tags_filter, plan.scan_max
+        )
         if run is None:
             return False
-        low, high, count, size, parts = run
-        next_offset = request.queue_offset + count
+        low, high, next_offset, count, size, parts = run
         self._note([request], next_offset, count, size, commits=commits)
         head = plan.header % (next_offset, high, low, command.opaque)
         head = prefix(len(head), size) + head
@@ -135,7 +140,7 @@ class PullPlans:
         if commands[1].request.queue_offset != first.queue_offset + first.max_msg_nums:
             return 0
         plan = self._plan_of(commands[0])
-        if plan is None:
+        if plan is None or plan.tags_filter is not None:
             return 0
         counts = _counts(commands, plan.count_max)
         runs = self._tail.read_each(plan.queue, first.queue_offset, counts, plan.bytes_max)
@@ -144,8 +149,7 @@ class PullPlans:
         header, next_offset = plan.header, first.queue_offset
         answers: list[Buffer] = []
         heads_bytes = records_bytes = 0
-        for command, (low, high, count, size, parts) in zip(commands, runs, strict=False):
-            next_offset += count
+        for command, (low, high, next_offset, _, size, parts) in zip(commands, runs, strict=False):
             head = header % (next_offset, high, low, command.opaque)
             answers.append(prefix(len(head), size) + head)
             answers += parts
@@ -195,8 +199,7 @@ class PullPlans:
         """Keep the result of a pull's checks as a plan, if it holds for others."""
         request = command.request
         if (
-            subscription.tags_filter is not None
-            or subscription.selector is not None
+            subscription.selector is not None
             or self._role.is_slave
             or self._live.current.reject_pull_consumers
         ):
@@ -218,6 +221,8 @@ class PullPlans:
                 topic_sys_flag=topic.topic_sys_flag,
                 group_sys_flag=group.group_sys_flag,
             ),
+            subscription.tags_filter,
+            settings.store.filter_scan_bytes // ENTRY_BYTES,
         )
 
     def _current_inputs(self) -> PlanInputs:

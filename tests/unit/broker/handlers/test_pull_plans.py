@@ -122,6 +122,7 @@ async def rig() -> AsyncIterator[PlannedRig]:
 BODIES = st.lists(st.binary(max_size=300), min_size=1, max_size=20)
 STEPS = st.one_of(
     st.tuples(st.just("put"), st.integers(0, QUEUES - 1), st.binary(max_size=1500)),
+    st.tuples(st.sampled_from(["red", "blue"]), st.integers(0, QUEUES - 1), st.binary(max_size=300)),
     st.tuples(st.just("batch"), st.integers(0, QUEUES - 1), BODIES),
     st.tuples(st.sampled_from(["flush", "age"]), st.just(0), st.just(b"")),
     st.tuples(
@@ -134,6 +135,7 @@ STEPS = st.one_of(
                 "commit_offset": st.integers(0, 50),
                 "sys_flag": st.sampled_from([PULL_SUBSCRIPTION, PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET]),
                 "opaque": st.integers(-(1 << 31), (1 << 31) - 1),
+                "subscription": st.sampled_from(["*", "*", "red", "red || blue"]),
             }
         ),
     ),
@@ -188,6 +190,9 @@ async def test_plans_answer_with_the_bytes_of_the_general_path(
         for each in (planned, general):
             if kind == "put":
                 each.put("T", queue_id, what)
+            elif kind in ("red", "blue"):
+                for _ in range(5):
+                    each.put("T", queue_id, what, tags=kind)
             elif kind == "batch":
                 each.put_batch(queue_id, what)
             elif kind == "flush":
@@ -211,6 +216,21 @@ async def test_a_consumer_that_goes_on_is_answered_by_plan(rig: PlannedRig) -> N
         assert rig.pull(queue_offset, max_msg_nums=5)
     assert rig.planned == 7
     assert rig.broker.offsets.pulled("T", "CG", 0) == 40
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_a_consumer_of_some_tags_is_answered_by_plan(rig: PlannedRig, is_old: bool) -> None:
+    for number in range(60):
+        rig.put("T", 1, b"%d" % number, tags="red" if number % 3 else "blue")
+    if is_old:
+        rig.broker.store.housekeeper.flush()
+        rig.age()
+    for queue_offset in (0, 15, 30):
+        answer = rig.pull(queue_offset, queue_id=1, max_msg_nums=10, subscription="red")
+        assert b'"nextBeginOffset":"%d"' % (queue_offset + 15) in answer
+    assert rig.planned == 2
+    assert rig.pull(45, queue_id=1, max_msg_nums=11, subscription="red")  # there are ten
+    assert rig.planned == 2
 
 
 @pytest.mark.parametrize("is_old", [False, True])
