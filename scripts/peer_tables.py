@@ -443,6 +443,72 @@ def _times_kafka(ratio: Mapping[str, Any] | None) -> str:
     return text if ratio.get("met", True) else f"**{text}**"
 
 
+# --- `benchmarks.lake` ---
+
+LAKE_BODY = "200 bytes"
+LAKE_ROWS = (
+    ("store files", "files", "a Delta table in a directory", "directory"),
+    ("store files", "files", "a Delta table in an S3 server", "s3"),
+    ("our broker", "broker", "a Delta table in a directory", "directory"),
+    ("our broker", "broker", "a Delta table in an S3 server", "s3"),
+)
+
+
+def lake(found: ProgramResult) -> str:
+    """The job beside Kafka; bold where the aim is not reached."""
+    results = found.results.get(LAKE_BODY, {})
+    if "times_kafka" not in results:
+        return ""
+    job, aims = results["job"], results["expected"]
+    kafka = number(job["kafka to directory"]["median_krows"])
+    rows: list[Row] = [("Kafka, by Spark's connector", "Spark's Parquet in a directory", kafka, "", "")]
+    for title, origin, into, place in LAKE_ROWS:
+        is_local = place == "directory"
+        value = (results["times_kafka"] if is_local else results["s3_of_directory"])[origin]
+        aim = aims["times_kafka"][origin] if is_local else aims["s3_of_directory"]
+        text = number(value) if value >= aim else f"**{number(value)}**"
+        of = "times Kafka" if is_local else "of the directory"
+        rate = number(job[f"{origin} to {place}"]["median_krows"])
+        rows.append((title, into, rate, f"{text} {of}", f"at least {aim}"))
+    return table(("From", "Into", "thousand rows/s", "ratio", "aim"), rows, "  rrr")
+
+
+def lake_memory(found: ProgramResult) -> str:
+    rows: list[Row] = [
+        (name, number(each["messages"]), number(each["krows"]), number(each["megabytes_at_most"]))
+        for name, each in found.results.items()
+        if name.startswith("backlog")
+    ]
+    columns = ("Backlog in the broker", "messages", "thousand messages/s", "MB at most")
+    return table(columns, rows, " rrr") if rows else ""
+
+
+def lake_topics(found: ProgramResult) -> str:
+    """How long a turn takes, as a table and a chart."""
+    measured = {
+        int(name.split()[0]): each for name, each in found.results.items() if name.endswith(" topics")
+    }
+    if not measured:
+        return ""
+    rows: list[Row] = [
+        (number(count), f"{each['turn_s']:.2f}", f"{each['idle_turn_s']:.2f}", number(each["megabytes"]))
+        for count, each in sorted(measured.items())
+    ]
+    columns = ("Topics", "turn with a message in each, s", "idle turn, s", "MB at most")
+    full, idle = ([measured[count][key] for count in sorted(measured)] for key in ("turn_s", "idle_turn_s"))
+    chart = [
+        "```mermaid",
+        "xychart-beta",
+        '  title "Seconds of a turn by the number of topics: a message in each, and idle"',
+        f"  x-axis [{', '.join(str(count) for count in sorted(measured))}]",
+        f'  y-axis "seconds" 0 --> {max(full) * 1.1:.2f}',
+        f"  line {full}",
+        f"  line {idle}",
+        "```",
+    ]
+    return "\n".join([table(columns, rows, "rrrr").rstrip(), "", *chart, ""])
+
+
 # --- By name ---
 
 TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
@@ -452,6 +518,7 @@ TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
     "store": {"store": store},
     "spark": {"spark": spark, "spark-ratios": spark_ratios},
     "spark-kafka": {"spark-kafka": spark_kafka},
+    "lake": {"lake": lake, "lake-memory": lake_memory, "lake-topics": lake_topics},
 }
 """By what the program calls itself."""
 
@@ -464,6 +531,7 @@ def program_tables(parts: Sequence[ProgramResult]) -> dict[str, str]:
         if some:
             found = joined(some)
             for name, make in TABLES[found.benchmark].items():
-                text = when(found.made_at, found.machine.load_1m) + make(found)
-                made[f"{name}-whole" if is_whole else name] = text
+                if text := make(found):  # some programs measure one table at a time
+                    measured = when(found.made_at, found.machine.load_1m)
+                    made[f"{name}-whole" if is_whole else name] = measured + text
     return made

@@ -37,7 +37,7 @@ from skylark.pipelines.lake_service.table_archiver import committed_offsets, ope
 from skylark.pipelines.lake_service.verification import compare, table_sums
 from skylark.pipelines.offsets import Offsets
 from skylark.pipelines.options import SourceOptions, load
-from skylark.processes import PortReservation, Server
+from skylark.processes import PortReservation, ProcessFailed, Server
 from skylark.protocol.bodies import MessageQueue
 from tests.interop.servers import Servers
 from tests.support.pipeline_cluster import PipelineCluster
@@ -267,7 +267,13 @@ def prove(
             def kill() -> None:
                 server.kill()
                 time.sleep(chance.uniform(0, 1))
-                server.start()
+                while True:
+                    try:
+                        server.start()
+                    except ProcessFailed:
+                        server.kill()  # a busy machine: it was not ready in time
+                    else:
+                        return
 
             return kill
 

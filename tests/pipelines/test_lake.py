@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from skylark import Admin
 from skylark.cli.main import app
 from skylark.pipelines.history import TopicHistory
 from skylark.pipelines.jobs.endpoints import parse_output
@@ -428,3 +429,13 @@ def test_the_service_and_its_processes_may_be_killed(
     lake.check(sent)
     other.send_signal(signal.SIGTERM)
     assert other.wait(60) == 0
+    with Admin(namesrv=shared_cluster.namesrv) as admin:
+        jobs = {job.name: job for job in admin.pipelines.jobs()}
+    killed, last = (jobs[f"lake-{lake.rules.group}-{instance}"] for instance in ("one", "two"))
+    assert (killed.kind, killed.state) == ("lake", "running")  # nothing tidied up
+    assert (last.state, last.outputs, last.group) == (
+        "stopped",
+        (f"delta:{tmp_path}/table",),
+        lake.rules.group,
+    )
+    assert (last.rows, last.last[-1].lag) == (500, 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skylark.errors import SettingsError
+from skylark.model.job_report import REPORT_TOPIC
 from skylark.model.names import NO_LAKE_TABLE
 from skylark.pipelines.jobs.endpoints import Output, parse_output
 from skylark.pipelines.lake.upkeep import VACUUM_HOURS, UpkeepRules
@@ -118,7 +119,8 @@ class LakeRules:
 
 
 def _is_named(topic: str, items: Sequence[str]) -> bool:
-    return topic in items or any(topic_matcher(item)(topic) for item in items)
+    """Reports of jobs match no pattern: a lake would archive its own, and report that."""
+    return topic in items or (topic != REPORT_TOPIC and any(topic_matcher(item)(topic) for item in items))
 
 
 def load_rules(path: Path, namesrv: str | None = None) -> LakeRules:

@@ -20,9 +20,15 @@ class LakeService:
     """The loop of one process. A table that fails waits a while; the others go on."""
 
     def __init__(
-        self, archivers: Sequence[TableArchiver], *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        archivers: Sequence[TableArchiver],
+        *,
+        on_batch: Callable[[TableArchiver, int, float], None] = lambda archiver, messages, seconds: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`on_batch` hears of each batch: the table's archiver, its messages and seconds."""
         self._archivers = list(archivers)
+        self._on_batch = on_batch
         self._monotonic = monotonic
         self._due = [0.0] * len(self._archivers)
         self._failures = [0] * len(self._archivers)
@@ -69,3 +75,4 @@ class LakeService:
         self._due[number] = started if turn.has_more else started + archiver.table.delay_s
         if turn.messages:
             log.info("batch committed table=%s messages=%d", archiver.table.output, turn.messages)
+            self._on_batch(archiver, turn.messages, self._monotonic() - started)

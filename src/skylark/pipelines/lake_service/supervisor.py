@@ -9,14 +9,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 
+from skylark.model.job_report import STOPPED
+from skylark.pipelines.job_reporter import JobReporter
 from skylark.pipelines.lake_service.engines import Engine, LocalEngine, SparkEngine
-from skylark.pipelines.lake_service.rules import LakeRules
+from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
 from skylark.pipelines.lake_service.service import LakeService
-from skylark.pipelines.lake_service.table_archiver import TableArchiver
+from skylark.pipelines.lake_service.table_archiver import TableArchiver, query_name
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +42,14 @@ class WorkerOrder:
     log_level: int = logging.WARNING
 
 
+def tables_of(order: WorkerOrder) -> Sequence[LakeTable]:
+    """Every `shares`th table."""
+    return order.rules.tables[order.share :: order.shares]
+
+
 def archivers(order: WorkerOrder, engine: Engine) -> list[TableArchiver]:
-    """The archivers of a process: of every `shares`th table. Raises SettingsError."""
-    tables = order.rules.tables[order.share :: order.shares]
-    return [TableArchiver(order.rules, table, engine, order.instance) for table in tables]
+    """The archivers of a process. Raises SettingsError."""
+    return [TableArchiver(order.rules, table, engine, order.instance) for table in tables_of(order)]
 
 
 @contextlib.contextmanager
@@ -64,8 +70,34 @@ def work(order: WorkerOrder) -> None:
     parent, stop = os.getppid(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with opened_engine(order) as engine:
-        LakeService(archivers(order, engine)).run(stop, is_orphan=lambda: os.getppid() != parent)
+    with opened_engine(order) as engine, _reporter(order) as reporter:
+
+        def report(archiver: TableArchiver, messages: int, seconds: float) -> None:
+            reporter.batch(
+                number=archiver.state.batches,
+                rows=messages,
+                rows_per_s=messages / max(seconds, 0.001),
+                lag=archiver.state.waiting,
+            )
+
+        service = LakeService(archivers(order, engine), on_batch=report)
+        service.run(stop, is_orphan=lambda: os.getppid() != parent)
+        reporter.end(STOPPED)
+
+
+def _reporter(order: WorkerOrder) -> JobReporter:
+    """Shows the process among the jobs of the cluster. Raises SettingsError."""
+    tables = tables_of(order)
+    share = f"-{order.share + 1}" if order.shares > 1 else ""
+    return JobReporter(
+        order.rules.namesrv,
+        kind="lake",
+        name=f"{query_name(order.rules.group)}-{order.instance}{share}",
+        source=order.rules.namesrv,
+        topics=sorted({topic for table in tables for topic in table.topics}),
+        outputs=[str(table.output) for table in tables],
+        group=order.rules.group,
+    )
 
 
 class WorkerSupervisor:
