@@ -13,7 +13,7 @@ CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 COVERED := model protocol store
 # Seconds for each cell of `make figures`; parts of `make figures-others`, and what `make figures-peers` compares.
 CELL_S := 3
-OTHERS := store clients python spark whole apache peers
+OTHERS := store clients python spark whole apache security peers
 PARTS := $(OTHERS) soak growth
 PEERS := apache,kafka,nats
 COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start stop memory recover
@@ -95,6 +95,7 @@ figures-soak = $(PYTHON) -m benchmarks soak --out build/figures/soak.json
 figures-growth = $(PYTHON) -m benchmarks growth --out build/figures/growth.json --svg docs/charts
 figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds 3)
 figures-whole = $(call printed,broker-whole,benchmarks.broker --peer apache --broker-cpus all --seconds 3)
+figures-security = $(call printed,security,benchmarks.security --peer apache)
 # A file of its own each time: what was measured before, and not now, stays on the page.
 figures-peers = $(PYTHON) -m benchmarks compare --peer $(PEERS) --seconds 2 --warm-up 20 \
   $(foreach cell,$(COMPARED),--cell '$(cell)') --out build/figures/compare-$(COMPARED_AT).json

@@ -6,7 +6,10 @@ python -m benchmarks.broker --cells 'async-64-*' pull-1KiB   some of them
 python -m benchmarks.broker --server HOST:PORT               on a broker that runs already, instead of ours
 
 Cells: FLUSH-INFLIGHT-BODY; batch-BODY, 64 sends of 32 messages in flight; pull-BODY, a backlog in 4 queues,
-one pull of 32 in flight for each; client, the client against a server that does nothing: what it can drive.
+one pull of 32 in flight for each, also by tag and by SQL92, of which all messages match; delay and timer, 64
+delayed sends in flight; client, the client against a server that does nothing: what it can drive. Beside a
+lone synchronous send, in the same round, a bare loop: a process that writes as many bytes behind the last
+ones, calls fdatasync, and answers on a socket. It is what the disk allows.
 A round whose counts differ (sent, acknowledged, stored) is void and not among the figures.
 """
 
@@ -14,13 +17,16 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import signal
+import socket
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,8 @@ import pytest
 
 from benchmarks._common import report
 from benchmarks.peers.apache import POM, ApacheNameServer, MeasuredBroker
+from benchmarks.survey.features import FEATURES, FILTERS
+from skylark.bench.consumer import FILTERED
 from skylark.bench.load import Load, LoadKind
 from skylark.bench.load_client import LoadClient
 from skylark.bench.load_target import LoadTarget, messages_that_fit
@@ -42,6 +50,7 @@ CLIENT_BATCH = 32
 BACKLOG = 204_800
 CELL_WARM_UP_S = 1.0
 EXPECTED_RATIO = 1.5
+RATE = "messages_per_s"
 BODIES = {"128B": 128, "1KiB": 1024}
 FLUSH_TYPES = {"async": "ASYNC_FLUSH", "sync": "SYNC_FLUSH"}
 Figures = dict[str, float | None]
@@ -57,6 +66,13 @@ class Cell:
     in_flight: int
     batch: int = 1
     pulls: bool = False
+    properties: Mapping[str, str] = field(default_factory=lambda: {"TAGS": "TagA"})
+    expression: str = "*"
+    expression_type: str = "TAG"
+
+    @property
+    def has_bare_loop(self) -> bool:
+        return self.flush == "sync" and self.in_flight == 1
 
 
 def make_cells() -> list[Cell]:
@@ -69,11 +85,29 @@ def make_cells() -> list[Cell]:
     for body, body_bytes in BODIES.items():
         cells.append(Cell(f"batch-{body}", "async", body_bytes, 64, batch=CLIENT_BATCH))
         cells.append(Cell(f"pull-{body}", "async", body_bytes, QUEUES, batch=CLIENT_BATCH, pulls=True))
+    for name in ("by tag", "by SQL92"):
+        expression, kind = FILTERS[name]
+        pull = Cell(
+            f"pull-{name.split()[1].lower()}-1KiB", "async", 1024, QUEUES, CLIENT_BATCH, True, FILTERED,
+            expression, kind,
+        )  # fmt: skip
+        cells.append(pull)
+    cells += [
+        Cell(f"{name.split()[0]}-128B", "async", 128, 64, properties=FEATURES[name])
+        for name in ("delay level", "timer")
+    ]
     return cells
 
 
 CELLS = make_cells()
 CLIENT_CELL = "client"
+BARE = "bare"
+BARE_EXPECTED = 0.9
+"""Of the rate of a bare loop: at least this for ours."""
+BARE_FILE_BYTES = 16 << 20
+RECORD_BYTES = 200
+"""Of a record without its body, and of the frame around it."""
+ANSWER = bytes(200)
 
 # --- Brokers, each on a directory of its own ---
 
@@ -153,6 +187,9 @@ class Contestant(LoadTarget):
             seconds=seconds,
             warm_up_s=warm_up_s,
             messages_max=0 if cell.pulls else messages_that_fit(self._directory, cell.body_bytes),
+            properties=dict(cell.properties),
+            expression=cell.expression,
+            expression_type=cell.expression_type,
         )
         if cell.pulls:
             self.fill(load, backlog)
@@ -227,6 +264,12 @@ class Table:
             ):
                 ratios = [a / b for mine, peers in good if (a := mine[key]) and (b := peers[key])]
                 result[title] = (spread(ratios) if ratios else {"void": True}) | expected
+        if BARE in by_name:
+            pairs = zip(by_name.get("ours", []), by_name[BARE], strict=False)
+            shares = [
+                a / b for (mine, _), (bare, _) in pairs if (a := mine[RATE]) and (b := bare[RATE])
+            ]  # fmt: skip
+            result["to_bare_loop"] = spread(shares) | {"expected_at_least": BARE_EXPECTED}
         return result
 
     def _summary(self, rounds: list[tuple[Figures, list[str]]]) -> dict[str, Any]:
@@ -290,6 +333,49 @@ def run_mode(
                     with alone(target, targets):
                         figures, wrong = target.measure_cell(cell, arguments.seconds)
                     table.add(cell.name, target.contender.name, figures, wrong)
+                if cell.has_bare_loop:
+                    table.add(cell.name, BARE, bare_loop(path, cell.body_bytes, arguments.seconds), [])
+
+
+def bare_loop(directory: Path, body_bytes: int, seconds: float) -> Figures:
+    """Sends of one client, answered when their bytes are on disk: by nothing but system calls.
+
+    The file has been written before, so that fdatasync has no sizes or blocks to record.
+    """
+    data = bytes(RECORD_BYTES + body_bytes)
+    here, there = socket.socketpair()
+    latencies: list[float] = []
+    with (directory / "bare").open("wb+", buffering=0) as file, here, there:
+        file.write(bytes(BARE_FILE_BYTES))
+        os.fsync(file.fileno())
+
+        def answer() -> None:
+            at = 0
+            while received := there.recv(len(data), socket.MSG_WAITALL):
+                os.pwrite(file.fileno(), received, at)
+                os.fdatasync(file.fileno())
+                at = (at + len(data)) % (BARE_FILE_BYTES - len(data))
+                there.send(ANSWER)
+
+        thread = threading.Thread(target=answer, name="bare-loop")
+        thread.start()
+        began = time.perf_counter()
+        while (sent := time.perf_counter()) - began < seconds:
+            here.sendall(data)
+            here.recv(len(ANSWER), socket.MSG_WAITALL)
+            latencies.append((time.perf_counter() - sent) * 1e6)
+        here.shutdown(socket.SHUT_WR)
+        thread.join()
+    (directory / "bare").unlink()
+    latencies.sort()
+    return {
+        "messages_per_s": round(len(latencies) / seconds, 1),
+        "p50_us": latencies[len(latencies) // 2],
+        "p99_us": latencies[len(latencies) * 99 // 100],
+        "p999_us": latencies[len(latencies) * 999 // 1000],
+        "broker_cpu_us": None,
+        "seconds": seconds,
+    }
 
 
 def client_cell(client: LoadClient, seconds: float) -> dict[str, Any]:

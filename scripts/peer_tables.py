@@ -15,8 +15,12 @@ from benchmarks.compare.figures import Row as Compared
 from scripts.performance_tables import VOID, Row, number, table, when
 
 NOTHING = "none"
-SEND_AIM, WHOLE_SEND_AIM, OTHER_AIM = 1.5, 2.0, 1.0
-"""How many times Apache's rate ours shall be; sends with the brokers on one core, or on all."""
+SEND_AIM, OTHER_AIM = 1.5, 1.0
+"""How many times Apache's rate ours shall be, with the brokers on one core."""
+WHOLE_AIM, WHOLE_BATCH_AIM = 2.0, 1.5
+"""With the brokers on all cores."""
+BARE_AIM = 0.9
+"""What share of a bare loop's rate a lone synchronous send shall have."""
 WHOLE_MACHINE = "all"
 """The condition `broker_cpus` of brokers that may use every core."""
 SPARK_BODY = "200 B"
@@ -51,22 +55,62 @@ def _over(old: Mapping[str, Any], new: Mapping[str, Any], depth: int) -> dict[st
 # --- `benchmarks.broker --peer apache` ---
 
 SENDS = re.compile(r"(async|sync)-(\d+)-(\w+)")
-KINDS = ("async", "sync", "batch", "pull")
+KINDS = {
+    "async": "",
+    "sync": "synchronous flush, ",
+    "batch": f"batches of {c.BATCH}, ",
+    "pull": "pulls of 32, backlog of ",
+    "pull-tag": "pulls of 32 by tag, backlog of ",
+    "pull-sql92": "pulls of 32 by SQL92, backlog of ",
+    "delay": "delay level, 64 in flight, ",
+    "timer": "timer, 64 in flight, ",
+}
+"""Beginnings of cells' names, in the order of the table."""
 BODIES = {"128B": "128 B", "1KiB": "1 KiB"}
 
 
 def apache(found: ProgramResult) -> str:
-    send_aim = WHOLE_SEND_AIM if _is_whole(found) else SEND_AIM
+    is_whole = _is_whole(found)
     names = [name for name, cell in found.results.items() if _is_pair(cell)]
-    rows = [_beside(name, found.results[name], send_aim) for name in sorted(names, key=_place)]
+    rows = [
+        _beside(name, found.results[name], _broker_aim(name, is_whole=is_whole))
+        for name in sorted(names, key=_place)
+    ]
     columns = ("Cell", "ours, messages/s", "Apache, messages/s", "ours, p50 / p99 ms", "Apache, p50 / p99 ms")
     return table((*columns, "ours, µs", "Apache, µs", "times (lowest to highest)"), rows, " rrrrrrr")
 
 
+def bare_loop(found: ProgramResult) -> str:
+    """Empty without such cells."""
+    rows = [
+        (
+            cell_title(name),
+            _median(cell["ours"], "messages_per_s"),
+            _median(cell["bare"], "messages_per_s"),
+            _times(cell["to_bare_loop"], BARE_AIM),
+        )
+        for name, cell in found.results.items()
+        if isinstance(cell, dict) and {"ours", "bare"} <= cell.keys()
+    ]
+    columns = ("Cell", "ours, messages/s", "bare loop, messages/s", "share (lowest to highest)")
+    return table(columns, rows, " rrr") if rows else ""
+
+
+def _broker_aim(name: str, *, is_whole: bool) -> float:
+    if is_whole:
+        return WHOLE_BATCH_AIM if name.startswith("batch") else WHOLE_AIM
+    return SEND_AIM if SENDS.match(name) else OTHER_AIM
+
+
+def _kind(name: str) -> str:
+    found = SENDS.fullmatch(name)
+    return found[1] if found else name.rpartition("-")[0]
+
+
 def _place(name: str) -> tuple[int, int]:
     """Sends, then synchronous ones by how many are in flight, batches, pulls; stable for bodies."""
-    kind, _, rest = name.partition("-")
-    return KINDS.index(kind), int(rest.partition("-")[0]) if SENDS.fullmatch(name) else 0
+    found = SENDS.fullmatch(name)
+    return list(KINDS).index(_kind(name)), int(found[2]) if found else 0
 
 
 def _is_pair(cell: Any) -> bool:
@@ -77,7 +121,7 @@ def _is_whole(found: ProgramResult) -> bool:
     return found.conditions.get("broker_cpus") == WHOLE_MACHINE
 
 
-def _beside(name: str, cell: Mapping[str, Any], send_aim: float) -> Row:
+def _beside(name: str, cell: Mapping[str, Any], aim: float) -> Row:
     ours, theirs, times = cell["ours"], cell["apache"], cell["ratio"]
     rates = [_median(each, "messages_per_s") for each in (ours, theirs)]
     waits = [
@@ -90,7 +134,7 @@ def _beside(name: str, cell: Mapping[str, Any], send_aim: float) -> Row:
         *rates,
         *waits,
         *costs,
-        _times(times, send_aim if SENDS.match(name) else OTHER_AIM),
+        _times(times, aim),
     )
 
 
@@ -111,11 +155,54 @@ def _times(ratio: Mapping[str, Any], aim: float) -> str:
 
 def cell_title(name: str) -> str:
     """A cell of the broker's benchmark in words."""
+    body = BODIES[name.rpartition("-")[2]]
     if found := SENDS.fullmatch(name):
-        flush = "synchronous flush, " if found[1] == "sync" else ""
-        return f"{flush}{int(found[2]):,} in flight, {BODIES[found[3]]}"
-    kind, _, body = name.partition("-")
-    return {"batch": f"batches of {c.BATCH}, ", "pull": "pulls of 32, backlog of "}[kind] + BODIES[body]
+        return f"{KINDS[found[1]]}{int(found[2]):,} in flight, {body}"
+    return KINDS[_kind(name)] + body
+
+
+# --- `benchmarks.security` ---
+
+WAYS = {"open": "", "signed": "signed", "tls": "TLS", "tls-signed": "TLS and signed"}
+
+
+def security(found: ProgramResult) -> str:
+    has_peer = any("apache" in cell for cell in found.results.values() if isinstance(cell, dict))
+    rows = [
+        _secured(name, cell, has_peer=has_peer)
+        for name, cell in found.results.items()
+        if isinstance(cell, dict) and "ours" in cell
+    ]
+    columns = ("Cell", "ours, messages/s", "ours, µs", "of open ones")
+    more = ("Apache, messages/s", "of open ones", "times") if has_peer else ()
+    return table((*columns, *more), rows, " rrr" + "r" * len(more))
+
+
+def _secured(name: str, cell: Mapping[str, Any], *, has_peer: bool) -> Row:
+    kind, rest = name.partition("-")[::2]
+    way, _, body = rest.rpartition("-")
+    title = ", ".join(filter(None, (f"{kind}s", BODIES[body], WAYS[way])))
+    peer = (
+        _rate(cell.get("apache")),
+        _share(cell, "apache_to_open"),
+        _share(cell, "ratio"),
+    )
+    cost = (cell["ours"].get("broker_cpu_us") or {}).get("median")
+    return (
+        title,
+        _rate(cell["ours"]),
+        VOID if cost is None else number(cost),
+        _share(cell, "ours_to_open", cell.get("expected_to_open_at_least", 0.0)),
+        *(peer if has_peer else ()),
+    )
+
+
+def _rate(figures: Mapping[str, Any] | None) -> str:
+    return number(figures["messages_per_s"]["median"]) if figures and "messages_per_s" in figures else VOID
+
+
+def _share(cell: Mapping[str, Any], key: str, aim: float = 0.0) -> str:
+    return _times(cell[key], aim) if cell.get(key) else ""
 
 
 # --- `python -m benchmarks compare` ---
@@ -512,7 +599,8 @@ def lake_topics(found: ProgramResult) -> str:
 # --- By name ---
 
 TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
-    "broker": {"apache": apache},
+    "broker": {"apache": apache, "bare-loop": bare_loop},
+    "security": {"security": security},
     "client": {"clients": clients},
     "python_clients": {"python-clients": python_clients, "python-ratios": python_ratios},
     "store": {"store": store},
@@ -532,6 +620,6 @@ def program_tables(parts: Sequence[ProgramResult]) -> dict[str, str]:
             found = joined(some)
             for name, make in TABLES[found.benchmark].items():
                 if text := make(found):  # some programs measure one table at a time
-                    measured = when(found.made_at, found.machine.load_1m)
-                    made[f"{name}-whole" if is_whole else name] = measured + text
+                    title = f"{name}-whole" if is_whole and name == "apache" else name
+                    made[title] = when(found.made_at, found.machine.load_1m) + text
     return made

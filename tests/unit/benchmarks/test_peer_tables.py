@@ -83,6 +83,45 @@ def test_brokers_on_the_whole_machine_have_their_own_table_and_aim() -> None:
     assert values == ["1.9 to 2.5", "0.7", "batches of 32, 128 B", "(not measured)"]
 
 
+def test_new_kinds_of_cells_and_bare_loops_have_titles() -> None:
+    spread = {"median": 0.8, "min": 0.7, "max": 0.95}
+    found = {
+        "timer-128B": pair(30, 10),
+        "pull-sql92-1KiB": pair(10, 10),
+        "pull-tag-1KiB": pair(21, 10),
+        "sync-1-128B": {**pair(30, 10), "bare": pair(1, 40)["apache"], "to_bare_loop": spread},
+    }
+    tables = tables_of({"a": reported("broker", found, conditions={"broker_cpus": "all"})})
+    titles = [line.split(" | ")[0] for line in lines(tables["apache-whole"])]
+    assert titles == [
+        "| synchronous flush, 1 in flight, 128 B",
+        "| pulls of 32 by tag, backlog of 1 KiB",
+        "| pulls of 32 by SQL92, backlog of 1 KiB",
+        "| timer, 64 in flight, 128 B",
+    ]
+    assert lines(tables["bare-loop"]) == [
+        "| synchronous flush, 1 in flight, 128 B | 30 | 40 | **0.80 (0.70 to 0.95)** |"
+    ]
+
+
+def test_signed_and_encrypted_cells_stand_beside_open_ones() -> None:
+    def cell(rate: float, share: float | None, **more: Any) -> dict[str, Any]:
+        figures = {"messages_per_s": {"median": rate}, "broker_cpu_us": {"median": 7.5}}
+        shares = {} if share is None else {"ours_to_open": {"median": share, "min": share, "max": share}}
+        return {"ours": figures, **shares, **more}
+
+    found = {
+        "send-open-1KiB": cell(100, None),
+        "send-signed-1KiB": cell(70, 0.7, expected_to_open_at_least=0.8),
+        "pull-tls-1KiB": cell(60, 0.6, expected_to_open_at_least=0.5),
+    }
+    assert lines(tables_of({"a": reported("security", found)})["security"]) == [
+        "| sends, 1 KiB | 100 | 7.5 |  |",
+        "| sends, 1 KiB, signed | 70 | 7.5 | **0.70 (0.70 to 0.70)** |",
+        "| pulls, 1 KiB, TLS | 60 | 7.5 | 0.60 (0.60 to 0.60) |",
+    ]
+
+
 def test_a_cell_without_a_good_round_is_void() -> None:
     broken = {
         "ours": {"rounds": 0, "void": [["lost"]]},
