@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from h2.connection import H2Connection
+from h2.events import Event, ResponseReceived, StreamEnded
 
 from skylark.auth.model import Acl, AclEntry, Action, User, group, topic
 from skylark.auth.store import AuthStore
 from skylark.errors import BrokerError
 from skylark.processes import PortReservation
 from skylark.proxy.proxy import GrpcProxy
-from skylark.proxy.schema import Code, v2
+from skylark.proxy.schema import SERVICE, Code, v2
 from skylark.remoting.address import split_address
 from skylark.settings.auth import AuthSettings
 from skylark.settings.client import ClientSettings
@@ -220,3 +222,27 @@ async def test_proxy_by_itself_has_the_users_of_a_broker(tmp_path: Path) -> None
         refused = GrpcProxy(ProxySettings(port=0, auth=AUTH), nobody)
         with pytest.raises(BrokerError):
             await refused.start()
+
+
+async def test_a_call_without_its_message_ends_with_its_deadline(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as (name_server, _), running_proxy(name_server.address) as proxy:
+        client = H2Connection()
+        client.initiate_connection()
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "test"),
+            (":path", f"/{SERVICE}/QueryRoute"),
+            ("content-type", "application/grpc"),
+            ("grpc-timeout", "100m"),
+        ]
+        client.send_headers(1, headers)
+        reader, writer = await asyncio.open_connection(*split_address(proxy.address))
+        writer.write(client.data_to_send())
+        found: list[Event] = []
+        async with asyncio.timeout(30):
+            while not any(isinstance(event, StreamEnded) for event in found):
+                found += client.receive_data(await reader.read(4096))
+        writer.close()
+        [response] = [event for event in found if isinstance(event, ResponseReceived)]
+        assert (b"grpc-status", b"4") in response.headers

@@ -65,6 +65,9 @@ class _Exchange:
         self.call = call
         self.task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        if call.deadline is not None:  # `asyncio.timeout` takes five times as long
+            left_s = max(0.0, call.deadline - time.monotonic())
+            self._timer = connection.loop.call_later(left_s, self._expire)
         self._is_late = False
         self._is_started = False
         self._lock: asyncio.Lock | None = None
@@ -96,20 +99,22 @@ class _Exchange:
 
     def start(self, message: Any) -> None:
         """Serve the call, in a task."""
-        loop, deadline = self.connection.loop, self.call.deadline
-        self.task = loop.create_task(self._serve(message))
+        self.task = self.connection.loop.create_task(self._serve(message))
         self.task.add_done_callback(self._done)
-        if deadline is not None:  # `asyncio.timeout` takes five times as long
-            self._timer = loop.call_later(max(0.0, deadline - time.monotonic()), self._expire)
 
     def _expire(self) -> None:
         self._is_late = True
         if self.task is not None:
             self.task.cancel()
+        else:
+            self._refuse(_CallFailed(_DEADLINE, "deadline exceeded"))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def over(self) -> None:
+        """Nothing is left to do."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
         self.connection.forget(self)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("call failed peer=%s", self.connection.host, exc_info=error)
@@ -381,6 +386,7 @@ class GrpcConnection(asyncio.Protocol):
         self.flush_soon()
 
     def forget(self, exchange: _Exchange) -> None:
+        exchange.over()
         self.exchanges.pop(exchange.stream.number, None)
         self.active_at = self.loop.time()
 

@@ -365,6 +365,7 @@ class Http2Connection:
                 return
             stream.window += more
             if not more or stream.window > WINDOW_MAX:
+                self._count_idle()  # it costs us what a reset does
                 self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
                 self._told.cancelled(stream)
                 return

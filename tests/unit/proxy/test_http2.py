@@ -132,6 +132,15 @@ def test_a_client_that_opens_and_resets_calls_is_cut_off(server: Server) -> None
     server.refuses(ErrorCode.ENHANCE_YOUR_CALM, pairs(1))
 
 
+def test_a_client_that_makes_us_reset_its_calls_is_cut_off(server: Server) -> None:
+    def pair(number: int) -> bytes:
+        return frame(HEADERS, END_HEADERS, number, CALL) + frame(WINDOW_UPDATE, 0, number, bytes(4))
+
+    server.receive(*map(pair, range(1, 2 * IDLE_FRAMES_PER_S, 2)), now=1.0)
+    assert len(server.cancelled_streams) == IDLE_FRAMES_PER_S
+    server.refuses(ErrorCode.ENHANCE_YOUR_CALM, pair(2 * IDLE_FRAMES_PER_S + 1))
+
+
 def test_each_reply_allows_a_ping(server: Server) -> None:
     """The Java client sends one for each data frame."""
     for number in range(1, 4 * IDLE_FRAMES_PER_S, 2):
