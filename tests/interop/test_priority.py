@@ -14,12 +14,16 @@ from tests.support.broker import BrokerClient
 from tests.support.names import fresh_name
 from tests.support.popping import Popper
 
-pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.interop("java", "mvn"),
+    pytest.mark.timeout(300),
+    pytest.mark.nightly,  # tests/integration/test_broker_pop.py tries the same on ours
+]
 
 QUEUES = 4
 
 
-@pytest.fixture(scope="module", params=["skylark", pytest.param("apache-5.5.0", marks=pytest.mark.nightly)])
+@pytest.fixture(scope="module", params=["skylark", "apache-5.5.0"])
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     servers: Servers
     with make_servers(request.param, tmp_path_factory.mktemp("servers"), {"reviveQueueNum": 2}) as servers:
