@@ -5,9 +5,9 @@ python -m benchmarks.broker --peer apache                    and beside it, in t
 python -m benchmarks.broker --cells 'async-64-*' pull-1KiB   some of them
 python -m benchmarks.broker --server HOST:PORT               on a broker that runs already, instead of ours
 
-Cells: FLUSH-INFLIGHT-BODY; batch-BODY, 64 sends of 32 messages in flight; pull-BODY, a backlog in 4 queues,
-one pull of 32 in flight for each, also by tag and by SQL92, of which all messages match; delay and timer, 64
-delayed sends in flight; client, the client against a server that does nothing: what it can drive. Beside a
+Cells: FLUSH-INFLIGHT-BODY; batch-BODY, 64 sends of 32 messages in flight; batch-topic-BODY, the same to a
+BatchCQ topic; pull-BODY, a backlog in 4 queues, one pull of 32 in flight for each, also by tag and by SQL92,
+of which all messages match; delay and timer, 64 delayed sends in flight; client, the client against a server that does nothing: what it can drive. Beside a
 lone synchronous send, in the same round, a bare loop: a process that writes as many bytes behind the last
 ones, calls fdatasync, and answers on a socket. It is what the disk allows.
 A round whose counts differ (sent, acknowledged, stored) is void and not among the figures.
@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from tests.support.java import jars_of
 
 QUEUES = 4
 CLIENT_BATCH = 32
+BATCH_TYPE = "+queue.type=BatchCQ"
 BACKLOG = 204_800
 CELL_WARM_UP_S = 1.0
 EXPECTED_RATIO = 1.5
@@ -69,6 +70,8 @@ class Cell:
     properties: Mapping[str, str] = field(default_factory=lambda: {"TAGS": "TagA"})
     expression: str = "*"
     expression_type: str = "TAG"
+    attributes: str = ""
+    """Attributes of the topic."""
 
     @property
     def has_bare_loop(self) -> bool:
@@ -83,7 +86,8 @@ def make_cells() -> list[Cell]:
         for body, body_bytes in BODIES.items()
     ]
     for body, body_bytes in BODIES.items():
-        cells.append(Cell(f"batch-{body}", "async", body_bytes, 64, batch=CLIENT_BATCH))
+        batch = Cell(f"batch-{body}", "async", body_bytes, 64, batch=CLIENT_BATCH)
+        cells += [batch, replace(batch, name=f"batch-topic-{body}", attributes=BATCH_TYPE)]
         cells.append(Cell(f"pull-{body}", "async", body_bytes, QUEUES, batch=CLIENT_BATCH, pulls=True))
     for name in ("by tag", "by SQL92"):
         expression, kind = FILTERS[name]
@@ -181,6 +185,7 @@ class Contestant(LoadTarget):
             # A backlog is new each time: the older it is, the more of it a broker may have to read from disk.
             topic=f"benchmark-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else ""),
             queues=QUEUES,
+            attributes=cell.attributes,
             body_bytes=cell.body_bytes,
             batch=cell.batch,
             in_flight=cell.in_flight,

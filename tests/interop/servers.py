@@ -116,7 +116,7 @@ def make_servers(kind: str, directory: Path, settings: Mapping[str, str | int] =
     return ApacheServers(directory, settings, admin_classpath(version))
 
 
-def create_topic(broker: str, topic: str, queues: int = 4) -> None:
+def create_topic(broker: str, topic: str, queues: int = 4, *, attributes: str | None = None) -> None:
     """Make a topic: most clients want one that is there."""
     request = UpdateAndCreateTopic(
         topic=topic,
@@ -126,6 +126,7 @@ def create_topic(broker: str, topic: str, queues: int = 4) -> None:
         perm=6,
         topic_filter_type="SINGLE_TAG",
         order=False,
+        attributes=attributes,
     )
     with BlockingConnection(broker) as connection:
         connection.call(request, timeout_s=60)

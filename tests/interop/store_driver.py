@@ -39,6 +39,10 @@ class StoreDriver:
         """Send every kind of message, `count` of them plain; what the broker acknowledged."""
         return _acknowledged(self._call("fill", str(seed), str(count)))
 
+    def batches(self, topic: str, first: int, batches: int, size: int, *, pull_from: int = 0) -> Json:
+        """Send batches, numbered from `first` on, to queue 0; receipts, and what pulls and pushes gave."""
+        return self._call("batches", topic, str(first), str(batches), str(size), str(pull_from))
+
     def dump(self, message_ids: Sequence[str] = ()) -> Json:
         """All that the broker serves, and the records with these offset ids."""
         return self._call("dump", *message_ids)

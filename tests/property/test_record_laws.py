@@ -40,8 +40,8 @@ from skylark.model.record import (
 from skylark.store.append_result import AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.batch_encoder import NO_BATCH_MASK
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import QueueTable
 from skylark.store.queue_entry import delay_level, tags_code
+from skylark.store.queue_table import QueueTable
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, small_settings
 
@@ -280,7 +280,7 @@ def log_on(disk: SimulatedDisk, store_host: bytes, **changes: Any) -> tuple[Comm
     settings = small_settings(**changes)
     log = CommitLog(disk, settings, store_host)
     lock = threading.Lock()
-    return log, QueueTable(disk, ROOT / "consumequeue", settings.consume_queue_file_bytes, lock)
+    return log, QueueTable(disk, ROOT, settings, lock)
 
 
 @given(st.lists(messages(TOPICS | LONG_TOPICS), max_size=8), HOSTS, st.booleans(), st.integers(0, 1 << 40))

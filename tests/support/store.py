@@ -13,6 +13,7 @@ from typing import Any
 
 from skylark.clock import Clock
 from skylark.model.message import PutMessage, StoredMessage, encode_properties
+from skylark.model.record import BATCH_ELEMENT, LENGTH
 from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedRecord, PutResult
 from skylark.store.disk import Disk
@@ -137,3 +138,14 @@ def golden_topics(golden: Path, name: str) -> dict[str, Any]:
     with gzip.open(golden / "store" / f"{name}.expected.json.gz") as file:
         topics: dict[str, Any] = json.load(file)["topics"]
     return topics
+
+
+def encoded_batch(bodies: Sequence[bytes], properties: bytes = b"") -> bytes:
+    """Messages as the body of a batch."""
+    return b"".join(
+        BATCH_ELEMENT.pack(BATCH_ELEMENT.size + len(body) + LENGTH.size + len(properties), 0, 0, 0, len(body))
+        + body
+        + LENGTH.pack(len(properties))
+        + properties
+        for body in bodies
+    )

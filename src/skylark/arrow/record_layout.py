@@ -19,13 +19,23 @@ import pyarrow as pa
 
 from skylark.errors import CorruptRecord
 from skylark.model.message import HOST_V4_BYTES, HOST_V6_BYTES, HOST_V6_MASK, SystemFlag
-from skylark.model.record import HEAD, HEADS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN, crc32
+from skylark.model.record import (
+    HEAD,
+    HEADS,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    UNWRAPPED_BY_CLIENTS,
+    crc32,
+    unwrap_record,
+)
 
 Buffer = bytes | memoryview
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
+OFFSET_MAX = (1 << 63) - 1
 SPAN_BYTES_MAX = (1 << 31) - 1
 """Arrow's binary arrays count with 32 bits."""
 SEGMENT_BYTES = 8 << 10
@@ -211,6 +221,25 @@ class Records:
         row = int(np.flatnonzero(bad)[0])
         physical_offset = int(self.heads["physical_offset"][row])
         return CorruptRecord(physical_offset, f"wrong magic, lengths or CRC in {int(bad.sum())} record(s)")
+
+
+def unwrapped(records: Records, from_offset: int, to_offset: int = OFFSET_MAX) -> Records:
+    """Return the records with a row for each message of inner batches, of the offsets in a range.
+
+    Bad rows stay, and an inner batch whose body does not match its CRC stays one row. Raises CorruptRecord.
+    """
+    is_inner = (records.heads["sys_flag"] & UNWRAPPED_BY_CLIENTS) == UNWRAPPED_BY_CLIENTS
+    if not (is_inner & ~records.bad).any():
+        return records
+    damaged = records.bad | records.crc_faults()
+    pieces: list[bytes | memoryview] = []
+    for row, (start, end) in enumerate(zip(records.start.tolist(), records.end.tolist(), strict=True)):
+        record = records.data.data[start:end]
+        pieces += unwrap_record(record) if is_inner[row] and not damaged[row] else [record]
+    sizes = np.array([len(piece) for piece in pieces], np.int64)
+    found = locate(b"".join(pieces), np.cumsum(sizes) - sizes, sizes)
+    offsets = found.heads["queue_offset"]
+    return found.only(found.bad | ((offsets >= from_offset) & (offsets < to_offset)))
 
 
 def locate(buffer: Buffer | pa.Buffer, starts: Ints, sizes: Ints | None = None) -> Records:

@@ -62,6 +62,8 @@ class Load:
     topics: int = 1
     """With more than one, `topic-0`, `topic-1`, … are used in turn."""
     queues: int = QUEUES
+    attributes: str = ""
+    """Attributes of new topics, such as `+queue.type=BatchCQ`."""
     body_bytes: int = 128
     batch: int = 1
     """Messages per send; the maximum per pull."""

@@ -102,13 +102,14 @@ class LoadTarget:
     def create(self, load: Load) -> None:
         """Create the load's topics with its number of queues. Built-in topics are left unchanged."""
         names = [topic for topic in load.topic_names if topic not in SYSTEM_TOPICS]
-        # Creating thousands again would take minutes; listing them does not.
-        known = self._connection.call(GetAllTopicConfig()).topic_config_table if len(names) > 1 else {}
+        # Creating thousands again would take minutes; listing them does not. Attributes cannot be set again.
+        is_listed = len(names) > 1 or bool(load.attributes)
+        known = self._connection.call(GetAllTopicConfig()).topic_config_table if is_listed else {}
         requests = [
             UpdateAndCreateTopic(
                 topic=topic, default_topic=AUTO_CREATE_TOPIC, read_queue_nums=load.queues,
                 write_queue_nums=load.queues, perm=6, topic_filter_type="SINGLE_TAG", order=False,
-                topic_sys_flag=0,
+                topic_sys_flag=0, attributes=load.attributes or None,
             )
             for topic in names
             if topic not in known or known[topic].write_queue_nums != load.queues

@@ -188,6 +188,7 @@ class Broker:
     def _build_tables(self, settings: BrokerSettings) -> None:
         live, now_ms = self.live, self.started_ms
         self.topics = TopicTable(live, now_ms=now_ms)
+        self.store.queues.is_declared_batched = self.topics.is_batched
         self.groups = SubscriptionGroups(live, now_ms=now_ms)
         self.request_modes = RequestModes(live)
         self.offsets = ConsumerOffsets(live, now_ms=now_ms)

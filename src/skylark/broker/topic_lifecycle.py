@@ -72,7 +72,9 @@ class TopicRestoration:
     def restore(self, queues_by_topic: Mapping[str, int]) -> None:
         """Add missing topics, with as many queues as they need."""
         try:
-            restored = self._topics.adopt(queues_by_topic.items(), now_ms=self._clock.now_ms())
+            restored = self._topics.adopt(
+                queues_by_topic.items(), self._store.queues.batch_topics, now_ms=self._clock.now_ms()
+            )
         except BrokerError as error:
             log.warning("topics of the store not restored reason=%s", error.remark)
             return

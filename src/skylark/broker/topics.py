@@ -5,7 +5,7 @@ Attributes of topics and groups are here too, with their changes: `+name=value` 
 
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -35,6 +35,7 @@ from skylark.protocol.bodies import (
 )
 from skylark.settings import BrokerSettings, parse_delay_levels
 from skylark.settings.live import LiveSettings
+from skylark.store.queue_table import BATCH_TYPE, QUEUE_TYPE, is_batch_type
 
 ADD, DELETE = "+", "-"
 MESSAGE_TYPE = "message.type"
@@ -68,7 +69,7 @@ class Attribute:
 
 
 TOPIC_ATTRIBUTES = {
-    "queue.type": Attribute(frozenset({"SimpleCQ", "BatchCQ"})),
+    QUEUE_TYPE: Attribute(frozenset({"SimpleCQ", BATCH_TYPE})),
     "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"})),
     MESSAGE_TYPE: Attribute(
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED, PRIORITY}), changeable=True
@@ -233,6 +234,11 @@ class TopicTable:
         config = self._topics.get(topic)
         return config is not None and config.order
 
+    def is_batched(self, topic: str) -> bool:
+        """Return whether a topic's batches are stored as one record each. Any thread."""
+        config = self._topics.get(topic)
+        return config is not None and is_batch_type(config.attributes)
+
     def is_system(self, topic: str) -> bool:
         return topic in self._system_topics or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
 
@@ -384,7 +390,9 @@ class TopicTable:
         if unordered:
             self._bump(now_ms)
 
-    def adopt(self, queues_by_topic: Iterable[tuple[str, int]], *, now_ms: int) -> list[str]:
+    def adopt(
+        self, queues_by_topic: Iterable[tuple[str, int]], batch_topics: Container[str], *, now_ms: int
+    ) -> list[str]:
         """Add topics that the store has queues of but the table lacks; return them.
 
         The file is written shortly after a topic is created: a broker killed in between keeps its messages.
@@ -394,7 +402,8 @@ class TopicTable:
             (topic, queues) for topic, queues in missing if names.stored_topic_name_error(topic) is None
         ]
         for topic, queues in adopted:
-            self._change(_topic(topic, queues), now_ms)
+            attributes = {QUEUE_TYPE: BATCH_TYPE} if topic in batch_topics else {}
+            self._change(msgspec.structs.replace(_topic(topic, queues), attributes=attributes), now_ms)
         return [topic for topic, _ in adopted]
 
     def follow(self, master: TopicConfigTable) -> list[str]:

@@ -343,8 +343,6 @@ class Selection:
     def _queues(self, reader: StoreReader) -> list[QueueSummary]:
         if self.topic is None:
             return reader.queues()
-        if self.topic in reader.batch_topics():
-            raise UsageError(f"topic {self.topic} has a batch consume queue, which is not supported")
         queues = reader.queues(self.topic)
         if not queues:
             raise UsageError(f"topic {self.topic} is not in the store; it has {_names(reader.topics())}")
@@ -453,6 +451,7 @@ def _info_facts(reader: StoreReader) -> list[tuple[str, object]]:
         ("  offsets", f"{log.min_offset} to {log.appended}, files of {format_bytes(log.file_bytes)}"),
         ("  stored", f"{format_time(_first_timestamp(reader))} to {format_time(last)}"),
         ("consume queues", size_of(reader.path / "consumequeue")),
+        ("batch queues", size_of(reader.path / "batchconsumequeue")),
         ("  messages", f"{sum(queue.count for queue in queues)} in {len(queues)} queues"),
         ("index", size_of(reader.path / "index")),
         ("everything", size_of(reader.path)),
@@ -495,6 +494,10 @@ def _info_document(reader: StoreReader) -> dict[str, object]:
         "consume_queues": {
             **asdict(size_of(reader.path / "consumequeue")),
             "file_bytes": reader.settings.consume_queue_file_bytes,
+        },
+        "batch_consume_queues": {
+            **asdict(size_of(reader.path / "batchconsumequeue")),
+            "file_bytes": reader.settings.batch_consume_queue_file_bytes,
         },
         "index": asdict(size_of(reader.path / "index")),
         "checkpoint": asdict(checkpoint) if checkpoint else None,

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
 from zlib_ng.zlib_ng import crc32 as _crc32
 
-from skylark.errors import CorruptRecord
+from skylark.errors import BadBody, CorruptRecord
+from skylark.model.body import decompress
 from skylark.model.message import (
+    COMPRESSION_MASK,
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     HOST_V6_MASK,
@@ -385,6 +388,9 @@ def has_valid_crc_property(record: memoryview) -> bool:
     return covered > 0 and crc_property(bytes(record[:covered])) == record[covered:]
 
 
+UNWRAPPED_BY_CLIENTS = int(SystemFlag.INNER_BATCH | SystemFlag.NEED_UNWRAP)
+"""System flags of an inner batch: a record whose body is a batch."""
+UNWRAPPING_REMOVES = UNWRAPPED_BY_CLIENTS | COMPRESSION_MASK | SystemFlag.COMPRESSED
 BATCH_ELEMENT = struct.Struct(">iiiii")  # total, 0, 0, flag, body length
 _UNPACKED_MAX = 64
 """Messages of a batch that are unpacked by one call."""
@@ -421,6 +427,65 @@ def split_batch(data: bytes | memoryview) -> list[BatchElement]:
     """Return the messages of a batch request's body. Raises ValueError for invalid inner lengths."""
     batch = split_columns(data)
     return list(map(BatchElement, batch.flags, batch.bodies, batch.properties))
+
+
+def unwrap(message: StoredMessage) -> list[StoredMessage]:
+    """Return the messages of an inner batch, with consecutive offsets; any other message as it is.
+
+    As in RocketMQ's clients, they have their own properties and flag, everything else is the batch's; they
+    are no records, so their size and CRC are 0. Raises CorruptRecord.
+    """
+    if message.sys_flag & UNWRAPPED_BY_CLIENTS != UNWRAPPED_BY_CLIENTS:
+        return [message]
+    try:
+        elements = split_batch(decompress(message.body, message.sys_flag))
+    except (ValueError, BadBody) as error:
+        raise CorruptRecord(message.physical_offset, f"inner batch: {error}") from error
+    return [
+        replace(
+            message,
+            queue_offset=message.queue_offset + number,
+            size=0,
+            body=bytes(element.body),
+            body_crc=0,
+            properties=decode_properties(element.properties),
+            flag=element.flag,
+            sys_flag=message.sys_flag & ~SystemFlag.COMPRESSED,
+        )
+        for number, element in enumerate(elements)
+    ]
+
+
+def starts_with_batch(records: bytes | bytearray | memoryview) -> bool:
+    """Return whether the first of adjacent records is an inner batch."""
+    if len(records) < RECORD_BYTES_MIN:
+        return False
+    return bool(HEAD.unpack_from(records)[7] & SystemFlag.INNER_BATCH)
+
+
+def unwrap_record(record: bytes | memoryview) -> list[bytes]:
+    """Return the messages of an inner batch as plain records, with the batch's physical offset.
+
+    Raises CorruptRecord.
+    """
+    parts = split(record)
+    head, body = parts.head, parts.body(record)
+    try:
+        elements = split_batch(decompress(body, head[7]))
+    except (ValueError, BadBody) as error:
+        raise CorruptRecord(head[6], f"inner batch: {error}") from error
+    layout, sys_flag = HEADS[head[7] & HOST_V6_MASK], head[7] & ~UNWRAPPING_REMOVES
+    topic_start = parts.body_position + head[14]
+    topic = bytes(record[topic_start : len(record) - len(parts.properties) - LENGTH.size])
+    records = []
+    for number, (flag, each, text) in enumerate(elements):
+        size = layout.size + len(each) + len(topic) + LENGTH.size + len(text)
+        new_head = layout.pack(
+            size, head[1], crc32(each), head[3], flag, head[5] + number, head[6], sys_flag, *head[8:14],
+            len(each),
+        )  # fmt: skip
+        records.append(b"".join((new_head, each, topic, LENGTH.pack(len(text)), text)))
+    return records
 
 
 def split_columns(data: bytes | memoryview) -> BatchColumns:
@@ -472,6 +537,31 @@ def _split_alike(batch: bytes) -> BatchColumns | None:
     if heads.count(heads[0]) != count or lengths.count(lengths[0]) != count:
         return None
     return BatchColumns([flag] * count, bodies, properties, b"".join(properties), (body_bytes, text_bytes))
+
+
+def count_batch(data: bytes | memoryview) -> int:
+    """Return the number of messages in a batch. Raises ValueError for invalid inner lengths."""
+    end = len(data)
+    if end > BATCH_ELEMENT.size:
+        total, _, _, _, body_bytes = BATCH_ELEMENT.unpack_from(data)
+        text_bytes = total - BATCH_ELEMENT.size - body_bytes - LENGTH.size
+        number = end // total if total > 0 else 0
+        if 0 < number <= _UNPACKED_MAX and number * total == end and body_bytes >= 0 and text_bytes >= 0:
+            # Elements of equal lengths, the frequent case: all heads at once.
+            fields = _alike_heads(number, body_bytes, text_bytes)(data)
+            lengths = LENGTH.pack(text_bytes)
+            if fields[0::2].count(fields[0]) == number and fields[1::2].count(lengths) == number:
+                return number
+    return len(split_columns(data).flags)
+
+
+@lru_cache(256)
+def _alike_heads(
+    number: int, body_bytes: int, text_bytes: int
+) -> Callable[[bytes | memoryview], tuple[bytes, ...]]:
+    """Return an unpacker of the heads and properties lengths of `number` such messages."""
+    one = f"{BATCH_ELEMENT.size}s{body_bytes}x{LENGTH.size}s{text_bytes}x"
+    return struct.Struct(f">{one * number}").unpack
 
 
 @lru_cache(256)

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from skylark.arrow.record_layout import Ints, Records, locate, record_starts, unit_sizes
+from skylark.arrow.record_layout import Ints, Records, locate, record_starts, unit_sizes, unwrapped
 from skylark.errors import BrokerError, RocketMQError, SettingsError
 from skylark.model.message_id import parse_offset_message_id
-from skylark.model.record import decode_all
+from skylark.model.record import decode_all, starts_with_batch
 from skylark.model.tag_expression import MATCH_ALL, TAG
 from skylark.pipelines.cluster_client import (
     BULK_BYTES,
@@ -57,8 +57,8 @@ class PulledRecords(NamedTuple):
         return self.block is before.block and self.address > before.address
 
 
-def locate_pulled(answers: Sequence[PulledRecords], to_offset: int) -> Records:
-    """Locate the records of consecutive replies in one buffer, leaving out those from `to_offset` on.
+def locate_pulled(answers: Sequence[PulledRecords], wanted: OffsetRange) -> Records:
+    """Locate the records of consecutive replies in one buffer, leaving out those behind the range.
 
     A broker that sends queue entries has not checked the records: one that does not match its entry is bad.
     Raises CorruptRecord.
@@ -73,7 +73,8 @@ def locate_pulled(answers: Sequence[PulledRecords], to_offset: int) -> Records:
     else:
         starts = [place + np.cumsum(each) - each for place, each in zip(places, sizes, strict=True)]
         records = locate(block, np.concatenate(starts), np.concatenate(sizes))
-    return records.only(records.bad | (records.heads["queue_offset"] < to_offset))
+    records = unwrapped(records, wanted.from_offset)
+    return records.only(records.bad | (records.heads["queue_offset"] < wanted.to_offset))
 
 
 def _sizes(answers: Sequence[PulledRecords]) -> list[Ints] | None:
@@ -210,12 +211,12 @@ class BrokerSource:
         taken, bytes_max = 0, self._options.batch_bytes
         for answer in _Pulls(self._cluster, self._options, wanted, losses):
             if answers and (taken >= bytes_max or not answer.goes_on(answers[-1])):
-                yield locate_pulled(answers, wanted.to_offset)
+                yield locate_pulled(answers, wanted)
                 answers, taken = [], 0
             answers.append(answer)
             taken += len(answer.records)
         if answers:
-            yield locate_pulled(answers, wanted.to_offset)
+            yield locate_pulled(answers, wanted)
 
 
 def _places(records: bytes, broker_name: str) -> list[OffsetRange]:
@@ -290,6 +291,8 @@ class _Pulls:
         )
         self._template = self._pull.template()
         self._is_filtered = self._pull.subscription != MATCH_ALL
+        self._is_batched = False
+        """Whether records hold several messages: a reply then ends between two, not where it was asked to."""
         self._count_max = BULK_MESSAGES if options.bulk_pulls else PLAIN_MESSAGES
         self._count = self._count_max
         self._whole_answers = 0
@@ -322,7 +325,7 @@ class _Pulls:
         return [PulledRecords(memoryview(result.records), result.units)] if len(result.records) else []
 
     def _window(self) -> int:
-        if self._is_filtered:
+        if self._is_filtered or self._is_batched:
             return 1
         if self._count > PLAIN_MESSAGES:
             # The first reply shows how many messages fit into one.
@@ -373,7 +376,10 @@ class _Pulls:
             self._losses.aged_out(OffsetRange(self._queue, self._at, first))
             self._at = first
         elif code in _GOES_ON and next_offset > self._at:
-            if not self._is_filtered:
+            self._is_batched = self._is_batched or starts_with_batch(result.records)
+            if self._is_batched:
+                self._asks.clear()
+            elif not self._is_filtered:
                 self._learn(ask, next_offset, len(result.records))
             self._at, self._missing_since = next_offset, None
         else:

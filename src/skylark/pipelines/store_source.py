@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from skylark.arrow.record_layout import UNIT_TYPE, Ints, Records, in_order, locate
+from skylark.arrow.record_layout import UNIT_TYPE, Flags, Ints, Records, in_order, locate, unwrapped
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, NoRoute, OffsetOutOfRange
 from skylark.model.java import java_hash
 from skylark.model.message import SCHEDULE_TOPIC, StoredMessage
@@ -52,14 +52,10 @@ class StoreSource:
 
     def topics(self) -> list[str]:
         self._refresh()
-        return sorted({*self._reader.topics(), *self._reader.batch_topics()})
+        return self._reader.topics()
 
     def queues(self, topic: str) -> list[MessageQueue]:
         self._refresh()
-        if topic in self._reader.batch_topics():
-            raise BadStoreFile(
-                self._reader.path, f"topic {topic} has a batch consume queue, which is not supported"
-            )
         found = [
             MessageQueue(topic, self._options.broker_name, queue_id)
             for name, queue_id in sorted(self._reader.queue_table)
@@ -108,12 +104,12 @@ class StoreSource:
             wanted.to_offset - SAMPLE_UNITS,
         }
         samples = [
-            self._units(wanted.queue, max(place, wanted.from_offset), SAMPLE_UNITS)["size"]
+            self._units(wanted.queue, max(place, wanted.from_offset), SAMPLE_UNITS)
             for place in sorted(places)
         ]
-        sizes = np.concatenate(samples)
-        sizes = sizes[sizes != BLANK_ENTRY_SIZE]
-        return float(sizes.mean()) if len(sizes) else 0.0
+        units = np.concatenate(samples)
+        units = units[units["size"] != BLANK_ENTRY_SIZE]
+        return float(_sizes(units).mean()) if len(units) else 0.0
 
     def end_within(self, wanted: OffsetRange, bytes_max: int, record_bytes: float) -> int:
         """Exact, as consume-queue entries hold the sizes."""
@@ -122,7 +118,7 @@ class StoreSource:
             units = self._units(wanted.queue, at, min(UNITS_AT_A_TIME, wanted.to_offset - at))
             if not len(units):
                 return wanted.to_offset
-            sizes = np.where(units["size"] == BLANK_ENTRY_SIZE, 0, units["size"]).astype(np.int64)
+            sizes = _sizes(units)
             fitting = int(np.searchsorted(np.cumsum(sizes), left, side="right"))
             at, left = at + fitting, left - int(sizes[:fitting].sum())
             if fitting < len(units):
@@ -178,13 +174,14 @@ class StoreSource:
 
     def _pieces(self, units: Units) -> Iterator[Units]:
         """Split entries into pieces of about `batchBytes`."""
-        sizes = np.where(units["size"] == BLANK_ENTRY_SIZE, 0, units["size"]).astype(np.int64)
+        sizes = _sizes(units)
         pieces = np.cumsum(sizes) // self._options.batch_bytes
         yield from np.split(units, np.flatnonzero(np.diff(pieces)) + 1)
 
     def _records(self, wanted: OffsetRange, units: Units, losses: LossPolicy) -> Iterator[Records]:
         if (blank := units["size"] == BLANK_ENTRY_SIZE).any():
             units = units[~blank]
+        units = units[_is_first(units)]
         if self._tags_codes is not None and wanted.queue.topic != SCHEDULE_TOPIC:
             codes = units["tags_code"]
             units = units[np.isin(codes, self._tags_codes) | (codes < TAGS_CODE_MIN)]
@@ -200,7 +197,8 @@ class StoreSource:
             if view is None:
                 self._tell_gone(wanted.queue, len(rows), int(places[rows[0]]), losses)
                 continue
-            yield _located(view, places[rows] - start, sizes[rows])
+            located = _located(view, places[rows] - start, sizes[rows])
+            yield unwrapped(located, wanted.from_offset, wanted.to_offset)
 
     def _tell_gone(self, queue: MessageQueue, count: int, physical_offset: int, losses: LossPolicy) -> None:
         if self._reader.is_cleaned(physical_offset):
@@ -209,6 +207,18 @@ class StoreSource:
         else:
             reason = f"the log has no file for {count} record(s) of {queue.topic}/{queue.queue_id}"
             losses.damaged(CorruptRecord(physical_offset, reason), count)
+
+
+def _is_first(units: Units) -> Flags:
+    """Return which entries do not repeat the one before: the messages of a batch share one."""
+    places = units["physical_offset"]
+    return np.concatenate((np.ones(min(len(units), 1), np.bool_), places[1:] != places[:-1]))
+
+
+def _sizes(units: Units) -> Ints:
+    """Return the sizes of the entries' records, each counted once; blank entries have none."""
+    is_counted = _is_first(units) & (units["size"] != BLANK_ENTRY_SIZE)
+    return np.where(is_counted, units["size"], 0).astype(np.int64)
 
 
 def _located(view: memoryview, places: Ints, sizes: Ints) -> Records:

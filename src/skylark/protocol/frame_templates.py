@@ -117,12 +117,14 @@ class SendReplies:
         *,
         transaction_id: bytes | None = None,
         recall_handle: bytes | None = None,
+        is_inner_batch: bool = False,
         code: int = ResponseCode.SUCCESS,
         remark: str | None = None,
     ) -> bytes:
         """Return the reply for a stored message.
 
         `transaction_id` is its unique key. `recall_handle` (plain ASCII) can cancel a delayed message.
+        `is_inner_batch`: it is a batch that was stored as one record.
         """
         transaction = b""
         if transaction_id is not None:
@@ -131,6 +133,8 @@ class SendReplies:
                 transaction = b',"transactionId":"%b"' % transaction_id
             else:
                 transaction = b',"transactionId":' + _encode_json(transaction_id.decode(errors="replace"))
+        if is_inner_batch:
+            transaction += transaction.replace(b"transactionId", b"batchUniqId", 1)
         if recall_handle is not None:
             transaction += b',"recallHandle":"%b"' % recall_handle
         return _frame(

@@ -79,7 +79,7 @@ _UNUSED_BY_REASON = {
         transWriteOriginTransHalfEnable transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
         transactionCheckRocksdbQueueCapacity useSeparateStorePathForRocksdbCQ
         useSingleRocksDBForAllConfigs""",
-    "batch queues are not supported yet": "mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable",
+    "a batch queue is searched in its files": "searchBcqByCacheEnable",
     "compaction topics are not supported yet": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
         enableCompaction maxOffsetMapSize""",

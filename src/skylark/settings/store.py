@@ -28,6 +28,7 @@ class StoreSettings:
     commit_log_path: Path | None = setting(None, "storePathCommitLog")
     commit_log_file_bytes: int = setting(1 << 30, "mappedFileSizeCommitLog", 4096)
     consume_queue_file_bytes: int = setting(6_000_000, "mappedFileSizeConsumeQueue", 20)
+    batch_consume_queue_file_bytes: int = setting(13_800_000, "mapperFileSizeBatchConsumeQueue", 46)
     index_enabled: bool = setting(True, "messageIndexEnable")
     index_slots: int = setting(5_000_000, "maxHashSlotNum", 1)
     index_items: int = setting(20_000_000, "maxIndexNum", 2)
@@ -67,9 +68,8 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        unit = 20
-        rounded = -(-self.consume_queue_file_bytes // unit) * unit
-        object.__setattr__(self, "consume_queue_file_bytes", rounded)
+        for name, unit in (("consume_queue_file_bytes", 20), ("batch_consume_queue_file_bytes", 46)):
+            object.__setattr__(self, name, -(-getattr(self, name) // unit) * unit)
         parse_delay_levels(self.delay_levels)
         parse_hours(self.delete_hours)
 

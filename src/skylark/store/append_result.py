@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 import msgspec
 
 from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_KEYS, find_unique_key
-from skylark.store.queue_entry import ENTRY, NO_ENTRY_MASK
+from skylark.store.queue_entry import ENTRY, PREPARED, message_count
 
 if TYPE_CHECKING:
     from skylark.store.consume_queue import ConsumeQueue
@@ -56,6 +56,10 @@ class AppendedRecord(msgspec.Struct, gc=False):
     @property
     def end(self) -> int:
         return self.physical_offset + self.size
+
+    @property
+    def message_count(self) -> int:
+        return message_count(self.sys_flag, self.properties)
 
 
 class AppendedBatch(Sequence[AppendedRecord]):
@@ -113,6 +117,10 @@ class AppendedBatch(Sequence[AppendedRecord]):
             return None
         return find_unique_key(self.shared)  # the last duplicate wins: it hides their own unique keys
 
+    @property
+    def message_count(self) -> int:
+        return len(self.texts)
+
     def __len__(self) -> int:
         return len(self.texts)
 
@@ -129,6 +137,27 @@ class AppendedBatch(Sequence[AppendedRecord]):
             self.queue, self.first_offset + number, physical_offset, size, code, self.store_timestamp,
             self.sys_flag, self.texts[number] + self.shared,
         )  # fmt: skip
+
+
+class AppendedInnerBatch(AppendedBatch):
+    """A client's batch that is stored as one record, in a batch consume queue."""
+
+    __slots__ = ("_count",)
+
+    def __init__(
+        self,
+        queue: ConsumeQueue,
+        store_timestamp: int,
+        sys_flag: int,
+        properties: bytes,
+        count: int,
+    ) -> None:
+        super().__init__(queue, store_timestamp, sys_flag, [b""], properties)
+        self._count = count
+
+    @property
+    def message_count(self) -> int:
+        return self._count
 
 
 @lru_cache(_PACKED_MAX)
@@ -181,7 +210,7 @@ def release_queue_offsets(placed: Placed) -> None:
             result.queue.next_offset = result.first_offset
         elif isinstance(result, list):
             release_queue_offsets(result)
-        elif isinstance(result, AppendedRecord) and not result.sys_flag & NO_ENTRY_MASK:
+        elif isinstance(result, AppendedRecord) and not result.sys_flag & PREPARED:
             result.queue.next_offset = result.queue_offset
 
 

@@ -31,12 +31,12 @@ from skylark.store.checkpoint import (
     load_manifest,
     save_manifest,
 )
-from skylark.store.consume_queue import ConsumeQueue, QueueTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import DiskLock, RealDisk, disk_error
 from skylark.store.index import index_names
 from skylark.store.index_file import HEADER
 from skylark.store.mapped_file import MappedFileQueue, file_name
-from skylark.store.queue_entry import ENTRY_BYTES
+from skylark.store.queue_table import BATCH_DIRECTORY, PLAIN_DIRECTORY, QueueTable
 from skylark.store.store_reader import StoreReader
 from skylark.store.unsupported_files import UnsupportedItem
 
@@ -178,7 +178,7 @@ SMALL_DIRECTORIES = ("config", "namesrv")
 # Not copied from a running store: the timers are rebuilt from their topic.
 TIMER_NAMES = ("timerlog", "timerwheel")
 KNOWN_NAMES = {
-    "abort", "lock", "checkpoint", "commitlog", "consumequeue", "index",
+    "abort", "lock", "checkpoint", "commitlog", PLAIN_DIRECTORY, BATCH_DIRECTORY, "index",
     NOTE_NAME, NOTE_NAME + ".bak", LOCK_NAME, *MANIFEST_FILE_NAMES, *SMALL_DIRECTORIES,
 }  # fmt: skip
 
@@ -350,7 +350,10 @@ class _Backup:
 
     def _bytes_to_copy(self, reader: StoreReader, end: int, heads: dict[str, bytes]) -> int:
         """Estimate the total for the progress display."""
-        entries = sum(queue.max_offset - queue.min_offset for queue in reader.queue_table.values())
+        queue_bytes = sum(
+            queue.position_of(queue.max_offset) - queue.position_of(queue.min_offset)
+            for queue in reader.queue_table.values()
+        )
         index_bytes = sum(
             _allocated_bytes(self._source / "index" / name)
             for name, head in heads.items()
@@ -358,7 +361,7 @@ class _Backup:
         )
         log_bytes = end - max(self._trusted, reader.min_physical_offset)
         # Only the entries of the new part of the log are copied: few.
-        return log_bytes + (0 if self._trusted else entries * ENTRY_BYTES) + index_bytes
+        return log_bytes + (0 if self._trusted else queue_bytes) + index_bytes
 
     # The log
 
@@ -422,27 +425,29 @@ class _Backup:
 
     def _copy_queues(self, reader: StoreReader) -> dict[tuple[str, int], int]:
         """Copy the entries; return the start of the first file of each queue."""
-        directory = self._target / "consumequeue"
-        file_bytes = reader.settings.consume_queue_file_bytes
-        there = QueueTable(self._disk, directory, file_bytes, threading.Lock(), writable=False)
+        there = QueueTable(self._disk, self._target, reader.settings, threading.Lock(), writable=False)
         there.load()
         firsts = {}
         for key, queue in reader.queue_table.items():
-            starts = self._copy_queue(queue, there.get(key), directory / key[0] / str(key[1]), file_bytes)
+            copied = there.get(key)
+            if copied is not None and copied.is_batched != queue.is_batched:
+                self._disk.delete_directory(copied.directory)
+                copied = None
+            directory = self._target / queue.directory.relative_to(self._source)
+            starts = self._copy_queue(queue, copied, directory)
             if starts:
                 firsts[key] = starts[0]
-        for topic, queue_id in there.keys() - firsts.keys():
-            self._disk.delete_directory(directory / topic / str(queue_id))
+        for key in there.keys() - firsts.keys():
+            self._disk.delete_directory(there[key].directory)
         return firsts
 
-    def _copy_queue(
-        self, queue: ConsumeQueue, there: ConsumeQueue | None, directory: Path, file_bytes: int
-    ) -> list[int]:
-        copied_to = self._same_entries(queue, there) * ENTRY_BYTES
+    def _copy_queue(self, queue: ConsumeQueue, there: ConsumeQueue | None, directory: Path) -> list[int]:
+        same, file_bytes = self._same_entries(queue, there), queue.file_bytes
+        copied_to = queue.position_of(same) if same else 0
         if not copied_to:
             self._disk.delete_directory(directory)
         starts: list[int] = []
-        end = queue.max_offset * ENTRY_BYTES
+        end = queue.position_of(queue.max_offset)
         for start in queue.file_starts:
             last = min(end, start + file_bytes)
             path = directory / file_name(start)

@@ -11,25 +11,42 @@ from typing import TYPE_CHECKING
 
 from zlib_ng.zlib_ng import crc32
 
-from skylark.model.message import HOST_V6_MASK, PROPERTIES_BYTES_MAX, TRANSACTION_MASK
+from skylark.model.message import (
+    HOST_V6_MASK,
+    NAME_VALUE_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_INNER_BASE,
+    PROPERTY_INNER_NUMBER,
+    PROPERTY_SEPARATOR,
+    TRANSACTION_MASK,
+)
 from skylark.model.record import (
     BLANK_BYTES,
     CRC_MASK,
     CRC_PROPERTY_BYTES,
+    HEADS,
     LENGTH,
     LENGTHS,
     MIDDLES,
     QUEUE_AND_FLAG,
     SHARED_HEADS,
     SIZE_AND_MAGIC,
+    UNWRAPPED_BY_CLIENTS,
     BatchColumns,
     crc_property,
     terminated,
     without_crc_property,
 )
-from skylark.store.append_result import NUL_REFUSED, AppendedBatch, PutStatus, Refused
+from skylark.store.append_result import (
+    NUL_REFUSED,
+    AppendedBatch,
+    AppendedInnerBatch,
+    PutStatus,
+    Refused,
+)
 from skylark.store.disk import Part
 from skylark.store.queue_entry import (
+    BATCH_MESSAGES_MAX,
     INNER_BATCH,
     NO_TAGS,
     TAGS_MARKER,
@@ -61,10 +78,17 @@ def fill_in_crc(parts: list[Part]) -> None:
         parts[last] = properties + crc_property(covered)
 
 
-ClientBatch = tuple["PutMessage", BatchColumns]
-"""The properties that all messages of a batch share, and the messages."""
+ClientBatch = tuple["PutMessage", BatchColumns | int]
+"""What all messages of a batch share, and the messages; or, to be stored as one record, the batch itself as
+the body, and the number of its messages."""
 
 NO_BATCH_MASK = TRANSACTION_MASK | INNER_BATCH
+NOT_IN_BATCH_REFUSED = Refused(
+    PutStatus.MESSAGE_ILLEGAL,
+    "a batch cannot be a transaction, an inner batch or delayed; send messages one by one",
+)
+INNER_BASE = f"{PROPERTY_INNER_BASE}{NAME_VALUE_SEPARATOR}%d{PROPERTY_SEPARATOR}".encode()
+INNER_NUMBER = f"{PROPERTY_INNER_NUMBER}{NAME_VALUE_SEPARATOR}%d{PROPERTY_SEPARATOR}".encode()
 RECORD_BYTES_EXTRA = 64 * 1024
 """Limit of a record without its body, and of a batch without the bodies of its messages."""
 COPIED_BYTES_MAX = 4096
@@ -126,8 +150,7 @@ class BatchEncoder:
         if not batch.flags:
             return Refused(PutStatus.MESSAGE_ILLEGAL, "the batch is empty")
         if sys_flag & NO_BATCH_MASK or delay_level(message.properties) > 0:
-            reason = "a batch cannot be a transaction, an inner batch or delayed; send messages one by one"
-            return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+            return NOT_IN_BATCH_REFUSED
         records = RecordColumns(
             *self._run(queue, timestamp, sys_flag, batch, message.properties), message, batch
         )
@@ -141,6 +164,30 @@ class BatchEncoder:
         if not self._with_crc and (b"\0" in batch.text or b"\0" in message.properties):
             return NUL_REFUSED
         return records
+
+    def inner_record(
+        self, message: PutMessage, count: int, queue: ConsumeQueue, sys_flag: int, timestamp: int
+    ) -> InnerBatchRecord | Refused:
+        """Return the one record of a batch for the next offsets of its queue, or its refusal."""
+        if not queue.is_batched or not 0 < count <= BATCH_MESSAGES_MAX:
+            reason = f"a batch of {count} messages cannot be stored as one record of topic {queue.topic}"
+            return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+        if sys_flag & NO_BATCH_MASK or delay_level(message.properties) > 0:
+            return NOT_IN_BATCH_REFUSED
+        if not self._with_crc and b"\0" in message.properties:
+            return NUL_REFUSED
+        text = INNER_BASE % queue.next_offset + message.properties + INNER_NUMBER % count
+        code = tags_code(message.properties)
+        text = with_crc_room(text) if self._with_crc else text
+        run = AppendedInnerBatch(queue, timestamp, sys_flag | UNWRAPPED_BY_CLIENTS, text, count)
+        record = InnerBatchRecord(run, code, message)
+        if len(text) > PROPERTIES_BYTES_MAX:
+            reason = f"properties have {len(text)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
+            return Refused(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+        if record.total_bytes > self._bytes_max:
+            reason = f"the batch has {record.total_bytes} bytes, {self._bytes_max} are allowed"
+            return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
+        return record
 
     def _run(
         self, queue: ConsumeQueue, timestamp: int, sys_flag: int, batch: BatchColumns, shared: bytes
@@ -232,6 +279,30 @@ class RecordColumns:
 
     def _crcs(self) -> list[int]:
         return [crc32(body) & CRC_MASK for body in self._batch.bodies]
+
+
+class InnerBatchRecord:
+    """A batch as one record. `parts` raises struct.error for numbers that are out of range."""
+
+    def __init__(self, run: AppendedInnerBatch, code: int, message: PutMessage) -> None:
+        self.run = run
+        self._code = code
+        self._message = message
+        head = HEADS[run.sys_flag & HOST_V6_MASK]
+        topic_bytes = len(run.queue.topic_part)
+        self.total_bytes = head.size + len(message.body) + topic_bytes + LENGTH.size + len(run.shared)
+
+    def parts(self, physical_offset: int, store_host: bytes) -> list[Part]:
+        """Give the batch its position and return its record."""
+        run, message, queue = self.run, self._message, self.run.queue
+        run.place(physical_offset, queue.next_offset, [self.total_bytes], [self._code])
+        head = HEADS[run.sys_flag & HOST_V6_MASK].pack(
+            self.total_bytes, queue.magic, crc32(message.body) & CRC_MASK, queue.queue_id, message.flag,
+            run.first_offset, run.physical_offsets[0], run.sys_flag, message.born_timestamp,
+            message.born_host, run.store_timestamp, store_host, message.reconsume_times, 0,
+            len(message.body),
+        )  # fmt: skip
+        return [head, message.body, queue.topic_part, LENGTHS[len(run.shared)], run.shared]
 
 
 @lru_cache(256)

@@ -47,6 +47,7 @@ from skylark.store.batch_encoder import (
     RECORD_BYTES_EXTRA,
     BatchEncoder,
     ClientBatch,
+    InnerBatchRecord,
     RecordColumns,
     fill_in_crc,
     with_crc_room,
@@ -55,6 +56,7 @@ from skylark.store.disk import Disk, DiskFile, Part
 from skylark.store.mapped_file import MappedFileQueue
 from skylark.store.queue_entry import (
     INNER_BATCH,
+    LONE_UNIT,
     NO_ENTRY_MASK,
     TAGS_MARKER,
     TAGS_NAME,
@@ -64,7 +66,7 @@ from skylark.store.queue_entry import (
 )
 
 if TYPE_CHECKING:
-    from skylark.store.consume_queue import QueueTable
+    from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -329,7 +331,7 @@ class CommitLog:
             sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
             if sys_flag & NO_ENTRY_MASK:  # half message or rollback: no entry, no queue offset
                 if sys_flag & INNER_BATCH:
-                    placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, "inner batches are not supported"))
+                    placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, "an inner batch is sent as a batch"))
                     continue
                 queue_offset = 0
             else:
@@ -348,9 +350,10 @@ class CommitLog:
             parts += (head, body, topic, LENGTHS[properties_bytes], properties)
             tags_at = properties.rfind(TAGS_MARKER)
             code = code_of(properties[tags_at:]) if tags_at >= 0 or properties.startswith(TAGS_NAME) else 0
-            if queue.is_schedule:
-                code = self.schedule_tags_code(properties, timestamp)
-            elif code is None:
+            if queue.is_special:
+                code = self.schedule_tags_code(properties, timestamp) if queue.is_schedule else code
+                sys_flag |= LONE_UNIT if queue.is_batched else 0
+            if code is None:
                 code = tags_code(properties)
             placed.append(
                 AppendedRecord(queue, queue_offset, position, size, code, timestamp, sys_flag, properties)
@@ -416,13 +419,15 @@ class CommitLog:
             except struct.error as error:
                 placed.append([Refused(PutStatus.MESSAGE_ILLEGAL, f"a number is out of range: {error}")])
                 continue
-            run.queue.next_offset += len(run)
+            run.queue.next_offset += run.message_count
             placed.append(run)
             position = run.end
         self._write(parts, position, placed)
         results += placed
 
-    def _records(self, each: ClientBatch, queues: QueueTable, timestamp: int) -> RecordColumns | Refused:
+    def _records(
+        self, each: ClientBatch, queues: QueueTable, timestamp: int
+    ) -> RecordColumns | InnerBatchRecord | Refused:
         message, batch = each
         try:
             queue = message.queue
@@ -432,6 +437,8 @@ class CommitLog:
         except (ValueError, KeyError) as error:
             return Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}")
         sys_flag = message.sys_flag & ~HOST_V6_MASK | flags
+        if isinstance(batch, int):
+            return self._batches.inner_record(message, batch, queue, sys_flag, timestamp)
         return self._batches.records(message, batch, queue, sys_flag, timestamp)
 
     def schedule_tags_code(self, properties: bytes, timestamp: int) -> int:

@@ -7,9 +7,10 @@ crash loses. Published entries are visible to readers at once, written or not.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from skylark.errors import BadStoreFile
 from skylark.model.java import java_hash
@@ -44,7 +45,7 @@ class _Reached:
     """
 
     __slots__ = (
-        "dirty", "is_forgotten", "is_schedule", "magic", "next_offset", "tail", "topic_hash", "topic_part",
+        "dirty", "is_forgotten", "is_special", "magic", "next_offset", "tail", "topic_hash", "topic_part",
     )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ class ConsumeQueue(_Reached):
 
     __slots__ = (
         "_files", "_lock", "_new_names", "_open_files", "_tail_start", "_unusable",
-        "generation", "min_offset", "queue_id", "synced_offset", "topic", "unsynced",
+        "generation", "is_schedule", "min_offset", "queue_id", "synced_offset", "topic", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,8 @@ class ConsumeQueue(_Reached):
         self.magic, self.topic_part = topic_part(topic)
         self.topic_hash = java_hash(topic + "#")
         self.is_schedule = topic == SCHEDULE_TOPIC
+        self.is_special = self.is_schedule
+        """Whether its entries are not made as those of most queues: the append looks closer then."""
         self.is_forgotten = False
         """Whether its topic was deleted: a new topic of that name gets new queues."""
         self.next_offset = 0
@@ -95,9 +98,21 @@ class ConsumeQueue(_Reached):
     def __repr__(self) -> str:
         return f"ConsumeQueue({self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset})"
 
+    is_batched: ClassVar[bool] = False
+    """Whether an entry may stand for several messages, as in a batch consume queue."""
+    entry_bytes: ClassVar[int] = ENTRY_BYTES
+
     @property
     def directory(self) -> Path:
         return self._files.directory
+
+    def position_of(self, queue_offset: int) -> int:
+        """Return where the entry of an offset is in the files, in bytes from the queue's beginning."""
+        return queue_offset * ENTRY_BYTES
+
+    def offset_at(self, position: int) -> int:
+        """Return the queue offset of the entry at a position, or behind the last entry before it."""
+        return position // ENTRY_BYTES
 
     @property
     def max_offset(self) -> int:
@@ -113,7 +128,7 @@ class ConsumeQueue(_Reached):
     @property
     def written_offset(self) -> int:
         """Entries below are in files, not necessarily on the medium."""
-        return self._tail_start // ENTRY_BYTES
+        return self.offset_at(self._tail_start)
 
     # Reading
 
@@ -135,10 +150,13 @@ class ConsumeQueue(_Reached):
         length, tail = self._split(start, count * ENTRY_BYTES)
         if not length:
             return tail
+        written = self._read_resident(start, length)
+        return written + tail if written is not None and len(written) == length else written
+
+    def _read_resident(self, start: int, length: int) -> bytes | bytearray | None:
         file_start = self._files.start_of(start)
         file = self._open_files.peek(self._files.directory, file_start)
-        written = file.read_resident(length, start - file_start) if file is not None else None
-        return written + tail if written is not None and len(written) == length else written
+        return file.read_resident(length, start - file_start) if file is not None else None
 
     def _split(self, start: int, length: int) -> tuple[int, bytearray]:
         """Return the written length of a range, limited to its file, and its unwritten bytes."""
@@ -171,8 +189,8 @@ class ConsumeQueue(_Reached):
 
     def next_file_offset(self, queue_offset: int) -> int:
         """Return the first queue offset of the next file."""
-        start = self._files.start_of(queue_offset * ENTRY_BYTES)
-        return (start + self._files.file_bytes) // ENTRY_BYTES
+        start = self._files.start_of(self.position_of(queue_offset))
+        return self.offset_at(start + self._files.file_bytes)
 
     def search(self, low: int, high: int, predicate: Callable[[int, int], bool]) -> int:
         """Return the first offset in [low, high) whose entry meets a monotone predicate, else `high`.
@@ -222,7 +240,15 @@ class ConsumeQueue(_Reached):
             self.min_offset = queue_offset
         self.tail += BLANK_ENTRY * (queue_offset - self.max_offset)
 
-    def add(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
+    def add(
+        self,
+        queue_offset: int,
+        physical_offset: int,
+        size: int,
+        tags_code: int,
+        store_timestamp: int = 0,
+        count: int = 1,
+    ) -> bool:
         """Publish one entry; return False if it is published already. Dispatch of appends inlines this."""
         if queue_offset < self.max_offset:
             if self._is_covered(physical_offset):
@@ -333,24 +359,26 @@ class ConsumeQueue(_Reached):
         if not self._files.starts:
             return 0
         for start in reversed(self._files.starts):
-            low, high = 0, self._files.file_bytes // ENTRY_BYTES
+            low, high = 0, self._files.file_bytes // self.entry_bytes
             while low < high:
                 middle = (low + high) // 2
-                entry = self._read(start + middle * ENTRY_BYTES, ENTRY_BYTES)
                 # Short if another process deleted the file after the directory was listed.
-                physical_offset, size, _ = ENTRY.unpack(entry) if len(entry) == ENTRY_BYTES else (0, 0, 0)
-                if physical_offset >= 0 and size > 0:
+                if self._is_entry(self._read(start + middle * self.entry_bytes, self.entry_bytes)):
                     low = middle + 1
                 else:
                     high = middle
             if low:
-                return start + low * ENTRY_BYTES
+                return start + low * self.entry_bytes
         return self._files.first
+
+    def _is_entry(self, data: bytes) -> bool:
+        physical_offset, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (0, 0, 0)
+        return bool(physical_offset >= 0 and size > 0)
 
     def _after_load(self) -> None:
         self.generation += 1
         self.tail = bytearray()
-        self.min_offset = self._files.first // ENTRY_BYTES
+        self.min_offset = self.first_offset
         self.next_offset = self.max_offset
         self.synced_offset = self.max_offset
 
@@ -361,14 +389,13 @@ class ConsumeQueue(_Reached):
             self._files.disk.delete(self._files.path(self._unusable.pop()))
             self._new_names = True
         self.write()
-        keep = self.end_below(physical_offset)
-        if keep < self.max_offset:
-            self._cut(keep * ENTRY_BYTES)
+        self.cut_to(self.end_below(physical_offset))
 
     def end_below(self, physical_offset: int) -> int:
         """Return the queue offset behind the last entry whose record starts before `physical_offset`."""
-        first = self._files.first // ENTRY_BYTES
-        return self.search(first, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset)
+        return self.search(
+            self.first_offset, self.max_offset, lambda at, size: size <= 0 or at >= physical_offset
+        )
 
     @property
     def has_unusable_files(self) -> bool:
@@ -387,7 +414,7 @@ class ConsumeQueue(_Reached):
     def cut_to(self, queue_offset: int) -> None:
         """Drop every entry from there on. Before the store serves."""
         if queue_offset < self.max_offset:
-            self._cut(queue_offset * ENTRY_BYTES)
+            self._cut(self.position_of(queue_offset))
 
     def reset(self) -> None:
         """Drop every entry, to be rebuilt from the log."""
@@ -427,7 +454,7 @@ class ConsumeQueue(_Reached):
         self.min_offset = self._first_in_log(log_min_offset)
 
     def _first_in_log(self, log_min_offset: int) -> int:
-        first = max(self.min_offset, self._files.first // ENTRY_BYTES)
+        first = max(self.min_offset, self.first_offset)
         return self.search(first, self.max_offset, lambda at, size: at >= log_min_offset)
 
     def forget_expired(self, log_min_offset: int) -> list[int]:
@@ -436,7 +463,7 @@ class ConsumeQueue(_Reached):
         These are the files, never the last, of which no record is left in the log.
         """
         self.correct_min_offset(log_min_offset)
-        keep, file_bytes = self.min_offset * ENTRY_BYTES, self._files.file_bytes
+        keep, file_bytes = self.position_of(self.min_offset), self._files.file_bytes
         expired = [start for start in self._files.starts[:-1] if start + file_bytes <= keep]
         self._files.starts = self._files.starts[len(expired) :]
         return expired
@@ -448,93 +475,14 @@ class ConsumeQueue(_Reached):
             self._open_files.forget(self._files.directory, start)
 
     @property
+    def first_offset(self) -> int:
+        """The queue offset of the first entry in files, which may be expired."""
+        return self.offset_at(self._files.first)
+
+    @property
     def file_starts(self) -> list[int]:
         return self._files.starts
 
-
-OPEN_QUEUE_FILES_MAX = 512
-
-
-class QueueTable(dict[tuple[str, int], ConsumeQueue]):
-    """All consume queues, by (topic, queue id). A lookup creates a missing queue: the append's hot path."""
-
-    def __init__(
-        self, disk: Disk, directory: Path, file_bytes: int, lock: threading.Lock, *, writable: bool = True
-    ) -> None:
-        super().__init__()
-        self.directory = directory
-        self._disk = disk
-        self._file_bytes = file_bytes
-        self._lock = lock
-        self._open_files = OpenFiles(disk, OPEN_QUEUE_FILES_MAX, writable=writable)
-        self.batch_topics: set[str] = set()
-        """Topics of RocketMQ's batch consume queues, which are not supported: they have no queue here."""
-
-    def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
-        """Raises ValueError for a topic or queue id that cannot be stored."""
-        topic, queue_id = key
-        if topic in self.batch_topics:
-            raise ValueError(f"topic {topic} has batch consume queues, which are not supported")
-        queue = self[key] = self._make(topic, queue_id)
-        return queue
-
-    def for_record(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the queue of a record; queues of batch topics are not added. Raises ValueError."""
-        return self._make(topic, queue_id) if topic in self.batch_topics else self[topic, queue_id]
-
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        check_topic(topic)
-        if not 0 <= queue_id < 1 << 31:
-            raise ValueError(f"invalid queue id {queue_id}; use 0 to {(1 << 31) - 1}")
-        return ConsumeQueue(
-            topic,
-            queue_id,
-            self.directory / topic / str(queue_id),
-            self._file_bytes,
-            self._disk,
-            self._open_files,
-            self._lock,
-        )
-
-    def load(self) -> list[BadStoreFile]:
-        """Open every queue found on disk."""
-        problems: list[BadStoreFile] = []
-        self.batch_topics = set(self._disk.directories(self.directory.parent / "batchconsumequeue"))
-        for topic in self._disk.directories(self.directory):
-            for name in self._disk.directories(self.directory / topic):
-                directory = self.directory / topic / name
-                if not (name.isascii() and name.isdigit()):
-                    problems.append(BadStoreFile(directory, "the directory's name is not a queue id"))
-                elif self._disk.files(directory):
-                    try:
-                        queue = self[topic, int(name)]
-                    except ValueError as error:
-                        problems.append(BadStoreFile(directory, str(error)))
-                    else:
-                        problems += queue.load()
-        return problems
-
-    def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
-        return (queue for (name, _), queue in list(self.items()) if name == topic)
-
-    def topics(self) -> list[str]:
-        return sorted({topic for topic, _ in list(self)})
-
-    def forget_topic(self, topic: str) -> None:
-        """Drop a topic's queues from the table; their files remain. Under the store's lock.
-
-        Raises ValueError for an invalid topic name: the name becomes a path.
-        """
-        check_topic(topic)
-        for queue in list(self.of_topic(topic)):
-            for start in queue.file_starts:
-                self._open_files.forget(queue.directory, start)
-            queue.is_forgotten = True
-            del self[topic, queue.queue_id]
-
-    def delete_files(self, topic: str) -> None:
-        """Delete all files of a forgotten topic, durably. Raises ValueError, OSError."""
-        check_topic(topic)
-        self._disk.delete_directory(self.directory / topic)
-        if self._disk.exists(self.directory):
-            self._disk.sync_directory(self.directory)
+    @property
+    def file_bytes(self) -> int:
+        return self._files.file_bytes

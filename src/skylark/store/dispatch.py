@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from skylark.model.message import TRANSACTION_MASK, SystemFlag
 from skylark.model.record import ScannedRecord
-from skylark.store.append_result import AppendedBatch, AppendedRecord
+from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue, QueueTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.index import Index
 from skylark.store.log_scan import LogWalk
-from skylark.store.queue_entry import ENTRY, NO_ENTRY_MASK, tags_code
+from skylark.store.queue_entry import ENTRY, INNER_BATCH, LONE_UNIT, NO_ENTRY_MASK, PREPARED, tags_code
+from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Dispatcher:
         while self._waiting and _last_of(self._waiting[0]).end <= confirmed:
             batch = self._waiting.popleft()
             self.publish(batch)
-            if type(batch) is AppendedBatch:
+            if isinstance(batch, AppendedBatch):
                 published.append(batch)
             else:
                 loose += batch
@@ -62,7 +63,7 @@ class Dispatcher:
 
     def publish(self, batch: Sequence[AppendedRecord]) -> None:
         """Make a batch visible. Its queue offsets continue the published ones: the append assigned them."""
-        if type(batch) is AppendedBatch:
+        if isinstance(batch, AppendedBatch):
             self._add_run(batch)
         else:
             ordinary = self._add_each(batch)
@@ -75,7 +76,16 @@ class Dispatcher:
 
     def _add_run(self, run: AppendedBatch) -> None:
         queue = run.queue
-        queue.tail += run.entries
+        if isinstance(run, AppendedInnerBatch):
+            physical_offset, size, code = ENTRY.unpack(run.entries)
+            queue.add(
+                run.first_offset, physical_offset, size, code, run.store_timestamp, run.message_count
+            )  # fmt: skip
+        elif queue.is_batched:
+            for placed in run:
+                self._add(placed)
+        else:
+            queue.tail += run.entries
         if not queue.dirty:
             queue.dirty = True
             self.dirty.append(queue)
@@ -83,15 +93,18 @@ class Dispatcher:
             self._index.enqueue_run(run)
 
     def _add_each(self, batch: Sequence[AppendedRecord]) -> bool:
-        """Return whether every record got an entry; half messages get none."""
+        """Return whether every record got a plain entry; half messages get none."""
         pack, dirty = ENTRY.pack, self.dirty
         ordinary = True
         for placed in batch:
+            queue = placed.queue
             if placed.sys_flag & NO_ENTRY_MASK:
                 ordinary = False
-                continue
-            queue = placed.queue
-            queue.tail += pack(placed.physical_offset, placed.size, placed.tags_code)
+                if not placed.sys_flag & LONE_UNIT:
+                    continue
+                self._add(placed)
+            else:
+                queue.tail += pack(placed.physical_offset, placed.size, placed.tags_code)
             if not queue.dirty:
                 queue.dirty = True
                 dirty.append(queue)
@@ -125,23 +138,27 @@ class Dispatcher:
             self._index.enqueue([placed for placed in found if is_indexed(placed.sys_flag)])
 
     def has_entry(self, placed: AppendedRecord) -> bool:
-        return not placed.sys_flag & NO_ENTRY_MASK and placed.queue.topic not in self._queues.batch_topics
+        """Return whether a record belongs into its queue; an inner batch only into a batch consume queue."""
+        return not placed.sys_flag & (PREPARED if placed.queue.is_batched else NO_ENTRY_MASK)
 
     def contradicts_itself(self, placed: AppendedRecord) -> bool:
         """Return whether a record has a queue offset, although its flags are of one without an entry."""
-        return (
-            bool(placed.sys_flag & NO_ENTRY_MASK and placed.queue_offset)
-            and placed.queue.topic not in self._queues.batch_topics
-        )
+        return bool(placed.queue_offset) and not self.has_entry(placed)
 
     def add_entry(self, placed: AppendedRecord) -> None:
         """Add the entry of a record read from the log, after the entries of its earlier records."""
         queue = placed.queue
-        if queue.add(placed.queue_offset, placed.physical_offset, placed.size, placed.tags_code):
-            queue.next_offset = placed.queue_offset + 1
+        if self._add(placed):
+            queue.next_offset = queue.max_offset
             if not queue.dirty:
                 queue.dirty = True
                 self.dirty.append(queue)
+
+    def _add(self, placed: AppendedRecord) -> bool:
+        return placed.queue.add(
+            placed.queue_offset, placed.physical_offset, placed.size, placed.tags_code,
+            placed.store_timestamp, placed.message_count,
+        )  # fmt: skip
 
     def follow_log(self, confirmed: int) -> list[AppendedRecord]:
         """Dispatch complete, confirmed records from the log; stops at a record that is still arriving."""
@@ -165,7 +182,8 @@ class Dispatcher:
 
     def place(self, record: ScannedRecord) -> AppendedRecord:
         """Return the append result of a record read from the log. Raises ValueError for an invalid topic."""
-        queue = self._queues.for_record(record.topic.decode(errors="replace"), record.queue_id)
+        topic, is_inner = record.topic.decode(errors="replace"), bool(record.sys_flag & INNER_BATCH)
+        queue = self._queues.for_record(topic, record.queue_id, is_inner_batch=is_inner)
         properties, timestamp = record.properties, record.store_timestamp
         code = (
             self._log.schedule_tags_code(properties, timestamp)
@@ -180,7 +198,7 @@ class Dispatcher:
 
 def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | AppendedRecord:
     """Return an object with the end of the batch, without splitting an AppendedBatch."""
-    return batch if type(batch) is AppendedBatch else batch[-1]
+    return batch if isinstance(batch, AppendedBatch) else batch[-1]
 
 
 def is_indexed(sys_flag: int) -> bool:

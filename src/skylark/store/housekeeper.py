@@ -12,11 +12,12 @@ from skylark.errors import BadStoreFile, DiskFull, StoreFailed
 from skylark.settings import StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest, extents_of, save_manifest
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue, QueueTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
 from skylark.store.flush import LogFlusher
 from skylark.store.index import Index
+from skylark.store.queue_table import QueueTable
 from skylark.store.retention import (
     DiskFullFlag,
     DiskState,

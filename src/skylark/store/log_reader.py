@@ -25,6 +25,7 @@ from skylark.model.record import (
     store_timestamp_position,
 )
 from skylark.settings import StoreSettings
+from skylark.store.batch_consume_queue import BatchConsumeQueue, batch_entries
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
@@ -78,10 +79,12 @@ class GetResult:
     """Bytes of records read from disk, including those that the filter rejected."""
     entries: Entries = b""
     """The entries of the records, if several records share a part."""
+    batched: int = 0
+    """Messages in records of a batch consume queue, if no filter chose them."""
 
     @property
     def count(self) -> int:
-        return len(self.entries) // ENTRY_BYTES or len(self.records)
+        return self.batched or len(self.entries) // ENTRY_BYTES or len(self.records)
 
     def messages(self) -> list[StoredMessage]:
         return [message for part in self.records for message in decode_all(part)]
@@ -139,8 +142,15 @@ class LogReader:
         scan_entries = max_messages
         if filtered:
             scan_entries = max(scan_entries, self.settings.filter_scan_bytes // ENTRY_BYTES)
-        read = queue.entries if may_block else queue.resident_entries
-        entries = read(queue_offset, min(scan_entries, high - queue_offset))
+        ends: list[int] = []
+        entries: Entries | None
+        if isinstance(queue, BatchConsumeQueue):
+            if not filtered and not bulk_bytes:
+                scan_entries = min(scan_entries, self.settings.transfer_count_in_memory)
+            entries, ends = batch_entries(queue, queue_offset, scan_entries, may_block=may_block)
+        else:
+            read = queue.entries if may_block else queue.resident_entries
+            entries = read(queue_offset, min(scan_entries, high - queue_offset))
         if entries is None:
             return GetResult(GetStatus.COLD, queue_offset, low, high)
         if not entries:
@@ -153,15 +163,20 @@ class LogReader:
                 fast = self._slices(entries, min(max_bytes, self.settings.transfer_bytes_in_memory))
             if fast is not None:
                 count, taken, records = fast
-                entries = entries[: count * ENTRY_BYTES]
-                next_offset = queue_offset + count
-                return GetResult(
-                    GetStatus.FOUND, next_offset, low, high, records, bytes=taken, entries=entries
-                )
+                next_offset = ends[count - 1] if ends else queue_offset + count
+                found = GetResult(GetStatus.FOUND, next_offset, low, high, records, bytes=taken)
+                if ends:
+                    found.batched = next_offset - queue_offset
+                else:
+                    found.entries = entries[: count * ENTRY_BYTES]
+                return found
         result = GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high)
         limit = min(max(max_bytes, RESPONSE_BYTES_MIN), RESPONSE_BYTES_MAX)
         in_memory, on_disk = self._transfer_limits(max_messages, limit, is_bulk=bulk_bytes > 0)
         self._collect(result, entries, in_memory, on_disk, tags_filter, record_filter, may_block)
+        if ends and (units := result.next_offset - queue_offset):
+            result.next_offset = ends[units - 1]
+            result.batched = 0 if filtered or not result.records else result.next_offset - queue_offset
         return result
 
     def _transfer_limits(

@@ -22,6 +22,7 @@ from skylark.model.record import (
     split,
 )
 from skylark.store.commit_log import CommitLog
+from skylark.store.queue_entry import message_count
 
 SCAN_BYTES = 4 << 20
 ZEROS_MAX = 8 << 20
@@ -38,7 +39,7 @@ class LogDamage:
     physical_to: int
     reason: str
     lost: tuple[str, int, int] | None = None
-    """Topic, queue id and queue offset of the lost record, if its head is readable."""
+    """Topic, queue id and the queue offset behind the lost record, if its head is readable."""
 
     def __str__(self) -> str:
         return f"log damaged from {self.physical_from} to {self.physical_to}: {self.reason}"
@@ -116,10 +117,10 @@ class LogWalk:
     def _lost_at(self, position: int) -> tuple[str, int, int] | None:
         size = int.from_bytes(self._log.read(position, 4), "big", signed=True)
         try:
-            head, _, topic, _ = split(self._log.read(position, min(max(size, 0), RECORD_BYTES_MAX)))
+            head, _, topic, text = split(self._log.read(position, min(max(size, 0), RECORD_BYTES_MAX)))
         except CorruptRecord:
             return None
-        return topic.decode(errors="replace"), head[3], head[5]
+        return topic.decode(errors="replace"), head[3], head[5] + message_count(head[7], text)
 
     def _next_file(self, file_end: int) -> int | None:
         later = next((start for start in self._log.files.starts if start >= file_end), None)

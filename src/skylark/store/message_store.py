@@ -28,7 +28,7 @@ from skylark.store.append_result import (
 from skylark.store.batch_encoder import ClientBatch
 from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue, QueueTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import BackgroundThread, FlushAnswer, FlushWaiters, LogFlusher
@@ -36,6 +36,7 @@ from skylark.store.housekeeper import Housekeeper
 from skylark.store.index import Index
 from skylark.store.log_reader import GetResult, GetStatus, LogReader, RecordFilter
 from skylark.store.page_cache import PageCache
+from skylark.store.queue_table import QueueTable
 from skylark.store.recovery import Recovery, RecoveryReport
 from skylark.store.tail_reader import TagsFilter
 from skylark.store.unsupported_files import ROCKSDB_STORE, ROCKSDB_WAY_OUT, holds_rocksdb_data
@@ -72,9 +73,7 @@ class MessageStore:
         self._lock = threading.Lock()
         self.on_arrival = on_arrival
         self.log = CommitLog(self._disk, settings, store_host)
-        self.queues = QueueTable(
-            self._disk, settings.path / "consumequeue", settings.consume_queue_file_bytes, self._lock
-        )
+        self.queues = QueueTable(self._disk, settings.path, settings, self._lock)
         self.reader = LogReader(self.log, settings, PageCache(self.log, self._clock))
         self.flusher = LogFlusher(self.log, settings, self._clock)
         self.waiters = FlushWaiters()
@@ -354,7 +353,7 @@ class MessageStore:
                 refused = self._append_failed(error)
                 return [[refused] for _ in batches]
             for each in results:
-                if type(each) is AppendedBatch:
+                if isinstance(each, AppendedBatch):
                     self._accept(each)
         self._check_append_time(started)
         if not announce_later:

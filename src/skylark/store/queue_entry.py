@@ -10,18 +10,24 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from skylark.model.java import java_hash
-from skylark.model.message import SystemFlag, find_delay_level, find_tags
+from skylark.model.message import SystemFlag, find_delay_level, find_inner_number, find_tags
 
 ENTRY = struct.Struct(">qiq")  # physical offset, record size, tags code
 ENTRY_BYTES = ENTRY.size
 assert ENTRY_BYTES == 20
 BLANK_ENTRY_SIZE = 0x7FFFFFFF
-# System flags of records without an entry: half messages, rollbacks, and inner batches, whose batch consume
-# queues are not supported.
+# System flags of records without an entry: half messages and rollbacks; inner batches have a unit in a batch
+# consume queue instead.
+PREPARED = int(SystemFlag.TRANSACTION_PREPARED)
 INNER_BATCH = int(SystemFlag.INNER_BATCH)
-NO_ENTRY_MASK = int(SystemFlag.TRANSACTION_PREPARED) | INNER_BATCH
+LONE_UNIT = 1 << 30
+"""In memory only: marks a single message of a batch consume queue, which also has a unit."""
+NO_ENTRY_MASK = PREPARED | INNER_BATCH | LONE_UNIT
 BLANK_ENTRY = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 """An entry without a record: before a queue's first message, or where the log lost one."""
+
+BATCH_MESSAGES_MAX = 0x7FFF
+"""Messages in a record: its unit has 16 bits for them."""
 
 CACHED_TAGS_MAX = 10_000
 CACHED_BYTES_MAX = 256
@@ -56,6 +62,17 @@ def tags_code(properties: bytes) -> int:
 @lru_cache(CACHED_TAGS_MAX)
 def _hash_of(tags: bytes | None) -> int:
     return java_hash(tags.decode(errors="replace")) if tags else 0
+
+
+def message_count(sys_flag: int, properties: bytes) -> int:
+    """Return the number of messages in a record: 1, or that of an inner batch."""
+    if not sys_flag & INNER_BATCH:
+        return 1
+    text = find_inner_number(properties)
+    try:
+        return min(max(int(text or 1), 1), BATCH_MESSAGES_MAX)
+    except ValueError:
+        return 1
 
 
 def delay_level(properties: bytes) -> int:

@@ -12,9 +12,10 @@ the next of its queue is held until another record of the queue confirms or cont
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -33,12 +34,14 @@ from skylark.settings import StoreSettings
 from skylark.store.append_result import AppendedRecord
 from skylark.store.checkpoint import Checkpoint, CheckpointFile, QueueManifest, load_manifest
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue, QueueTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
 from skylark.store.index import OFFSET_MAX, Index
 from skylark.store.log_scan import SCAN_BYTES, LogDamage, LogWalk
 from skylark.store.mapped_file import NAME_DIGITS
+from skylark.store.queue_entry import BATCH_MESSAGES_MAX
+from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -145,11 +148,11 @@ class Replay:
                 self._dispatcher.add_entry(placed)
             elif not self._is_there(placed):
                 self._held[queue] = [placed]
-        elif queue_offset in (queue.max_offset, queue.max_offset + len(held)) or self._is_there(placed):
+        elif queue_offset in (queue.max_offset, queue.max_offset + _span(held)) or self._is_there(placed):
             # The queue continues without the held records: their queue offsets are wrong.
             self._leave_out(*self._held.pop(queue))
             self._dispatcher.add_entry(placed)
-        elif any(queue_offset - each.queue_offset == far for far, each in enumerate(reversed(held), 1)):
+        elif any(queue_offset - each.queue_offset == far for far, each in _distances(held)):
             self._jump(self._held.pop(queue), placed)
         else:
             held.append(placed)
@@ -166,8 +169,8 @@ class Replay:
     def _jump(self, held: list[AppendedRecord], placed: AppendedRecord) -> None:
         """Two records agree that the queue continues, or restarts, at another offset."""
         chain = [placed]
-        for far, each in enumerate(reversed(held), 1):
-            if 0 <= placed.queue_offset - each.queue_offset - far <= self._lost_records():
+        for far, each in _distances(held):
+            if 0 <= placed.queue_offset - each.queue_offset - far <= self._lost_messages(each.queue):
                 chain.insert(0, each)
             else:
                 self._leave_out(each)
@@ -177,7 +180,7 @@ class Replay:
         if self._from_start and (first.queue_offset == 0 or self._is_bare(queue)):
             # The topic was deleted and created again, or the queue's first records expired or were lost.
             queue.reset()
-        elif not 0 < gap <= self._lost_records() and not self._from_start:
+        elif not 0 < gap <= self._lost_messages(queue) and not self._from_start:
             self.incomplete.add(queue)
             return
         elif gap < 0:
@@ -201,9 +204,10 @@ class Replay:
             queue.reset()
         gap = placed.queue_offset - queue.max_offset
         # One more: the record before it may have a flipped bit in its topic or queue id.
-        possible = self._left_out + 1 + self._lost_records()
+        possible = self._lost_messages(queue) + (self._left_out + 1) * _messages_max(queue)
         if self._from_start:
-            possible += (self._position - self._start - self._read_bytes) // RECORD_BYTES_MIN
+            unread = (self._position - self._start - self._read_bytes) // RECORD_BYTES_MIN
+            possible += unread * _messages_max(queue)
         if 0 <= gap <= possible or (is_first and self._log.min_offset > 0):
             self._add(placed)
         elif not self._from_start:
@@ -211,10 +215,10 @@ class Replay:
         else:
             self._leave_out(placed)
 
-    def _lost_records(self) -> int:
-        """Return how many records fit into the damaged ranges, including those of earlier recoveries."""
+    def _lost_messages(self, queue: ConsumeQueue) -> int:
+        """Return how many messages fit into the damaged ranges, including those of earlier recoveries."""
         damaged = sum(damage.physical_to - damage.physical_from for damage in self._walk.damages)
-        return (damaged + self._filler_bytes) // RECORD_BYTES_MIN
+        return (damaged + self._filler_bytes) // RECORD_BYTES_MIN * _messages_max(queue)
 
     def _is_bare(self, queue: ConsumeQueue) -> bool:
         """Return whether no entry of the queue points into the log."""
@@ -237,6 +241,21 @@ class Replay:
                 f"record at {placed.physical_offset} has queue offset {placed.queue_offset}, "
                 f"expected {queue.max_offset} in {queue.topic}/{queue.queue_id}: skipped"
             )
+
+
+def _messages_max(queue: ConsumeQueue) -> int:
+    """Return how many messages of a queue one record may hold."""
+    return BATCH_MESSAGES_MAX if queue.is_batched else 1
+
+
+def _span(records: Iterable[AppendedRecord]) -> int:
+    return sum(placed.message_count for placed in records)
+
+
+def _distances(held: list[AppendedRecord]) -> list[tuple[int, AppendedRecord]]:
+    """Return each held record, the last first, with the offsets from it to the record behind them all."""
+    backwards = held[::-1]
+    return list(zip(accumulate(placed.message_count for placed in backwards), backwards, strict=True))
 
 
 def build_index(index: Index) -> None:
@@ -423,7 +442,10 @@ class Recovery:
             if any(queue.max_offset for queue in self._queues.values()):
                 self.report.add_problem("commit log files are missing, but consume queues have entries")
             return 0
-        dispatched = max((queue.max_physical_offset for queue in self._queues.values()), default=-1)
+        # Without any plain queue their directory was lost: they lack more than batch queues show.
+        has_plain = any(not queue.is_batched for queue in self._queues.values())
+        ends = (queue.max_physical_offset for queue in self._queues.values() if has_plain)
+        dispatched = max(ends, default=-1)
         if checkpoint.durable_offset is not None:
             trusted = checkpoint.durable_offset
         elif self.report.clean_exit:
@@ -586,13 +608,13 @@ class Recovery:
     def _claim_lost(self, claimed: dict[ConsumeQueue, int]) -> None:
         for damage in self.report.damages:
             if damage.lost is not None:
-                topic, queue_id, queue_offset = damage.lost
+                topic, queue_id, behind = damage.lost
                 lost_records = (damage.physical_to - damage.physical_from) // RECORD_BYTES_MIN
                 with suppress(ValueError):
                     queue = self._queues[topic, queue_id]
                     # A damaged head may contain any offset: accept only what fits into the damaged range.
-                    if queue_offset < queue.max_offset + lost_records:
-                        claimed[queue] = max(claimed.get(queue, 0), queue_offset + 1)
+                    if behind <= queue.max_offset + lost_records * _messages_max(queue):
+                        claimed[queue] = max(claimed.get(queue, 0), behind)
 
     def _finish(self, claimed: dict[ConsumeQueue, int]) -> None:
         for queue in self._queues.values():

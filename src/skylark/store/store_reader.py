@@ -17,11 +17,11 @@ from skylark.clock import SystemClock
 from skylark.errors import BadStoreFile, CorruptRecord, MissingFile, OffsetOutOfRange
 from skylark.model.message import HOST_V4_BYTES, StoredMessage
 from skylark.model.message_id import parse_offset_message_id
-from skylark.model.record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, ScannedRecord, decode
+from skylark.model.record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, ScannedRecord, decode, unwrap
 from skylark.settings import DELAY_LEVELS, StoreSettings
 from skylark.store.checkpoint import Checkpoint, CheckpointFile
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import ConsumeQueue, QueueTable
+from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.index import IndexReader, index_names
 from skylark.store.index_file import IndexGeometry, find_geometry
@@ -30,11 +30,11 @@ from skylark.store.log_scan import DamageHandler, LiveLogScan, LogWalk, forget_d
 from skylark.store.mapped_file import NAME_DIGITS, MappedFileQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
+from skylark.store.queue_table import BATCH_DIRECTORY, PLAIN_DIRECTORY, QueueTable, is_batch_type
 from skylark.store.tail_reader import TagsFilter
 from skylark.store.unsupported_files import (
     TopicAttributes,
     UnsupportedItem,
-    batch_topics,
     find_unsupported,
     load_topic_attributes,
 )
@@ -112,24 +112,17 @@ class StoreReader:
         self.index_geometry = self._derive_index_geometry()
         self.settings = self._derive_settings()
         self.log = CommitLog(self.disk, self.settings, bytes(HOST_V4_BYTES), writable=False)
-        self.queue_table = QueueTable(
-            self.disk,
-            self.path / "consumequeue",
-            self.settings.consume_queue_file_bytes,
-            threading.Lock(),
-            writable=False,
-        )
+        self.queue_table = QueueTable(self.disk, self.path, self.settings, threading.Lock(), writable=False)
+        self.topic_attributes = self._load_topic_attributes()
+        self.queue_table.is_declared_batched = self._is_declared_batched
         # Checkpoint, then queues, then log: the data that each refers to exists when the next is read.
         self.checkpoint: Checkpoint | None = CheckpointFile(self.disk, self.path / "checkpoint").load()
-        self.bad_queue_files = self._still_bad(
-            self.queue_table.load(), self.settings.consume_queue_file_bytes
-        )
+        self.bad_queue_files = self._still_bad(self.queue_table.load(), None)
         self._load_log()
         for queue in self.queue_table.values():
             queue.correct_min_offset(self.log.min_offset)
         self._reader = LogReader(self.log, self.settings, _NoPageCache(self.log))
         self.index = self._open_index()
-        self.topic_attributes = self._load_topic_attributes()
 
     def _check_directory(self) -> None:
         if not self.disk.exists(self.path):
@@ -143,17 +136,21 @@ class StoreReader:
     def _derive_settings(self) -> StoreSettings:
         log_directory = self._commit_log_path or self.path / "commitlog"
         log_bytes = likely_file_bytes(self._lengths(log_directory))
-        queue_bytes = likely_file_bytes(
-            length
-            for topic in self.disk.directories(self.path / "consumequeue")
-            for queue in self.disk.directories(self.path / "consumequeue" / topic)
-            for length in self._lengths(self.path / "consumequeue" / topic / queue)
+        queue_bytes, batch_queue_bytes = (
+            likely_file_bytes(
+                length
+                for topic in self.disk.directories(self.path / directory)
+                for queue in self.disk.directories(self.path / directory / topic)
+                for length in self._lengths(self.path / directory / topic / queue)
+            )
+            for directory in (PLAIN_DIRECTORY, BATCH_DIRECTORY)
         )
         return StoreSettings(
             path=self.path,
             commit_log_path=self._commit_log_path,
             commit_log_file_bytes=max(log_bytes, 4096) if log_bytes else StoreSettings.commit_log_file_bytes,
             consume_queue_file_bytes=queue_bytes or StoreSettings.consume_queue_file_bytes,
+            batch_consume_queue_file_bytes=batch_queue_bytes or StoreSettings.batch_consume_queue_file_bytes,
             index_slots=self.index_geometry.slots,
             index_items=self.index_geometry.items,
             delay_levels=self._delay_levels,
@@ -202,12 +199,21 @@ class StoreReader:
             pass  # deleted by its owner: the walk ends there
         log.appended = walk.end
 
-    def _still_bad(self, bad_files: list[BadStoreFile], file_bytes: int) -> list[BadStoreFile]:
-        """Remove files that their owner was creating or deleting at the same time."""
+    def _still_bad(self, bad_files: list[BadStoreFile], file_bytes: int | None) -> list[BadStoreFile]:
+        """Remove files that their owner was creating or deleting at the same time.
+
+        Without `file_bytes` they are of consume queues.
+        """
         return [bad for bad in bad_files if self._is_still_bad(Path(bad.path), file_bytes)]
 
-    def _is_still_bad(self, path: Path, file_bytes: int) -> bool:
+    def _is_still_bad(self, path: Path, file_bytes: int | None) -> bool:
         names = self.disk.files(path.parent)
+        if file_bytes is None:
+            is_batched = self.path / BATCH_DIRECTORY in path.parents
+            settings = self.settings
+            file_bytes = (
+                settings.batch_consume_queue_file_bytes if is_batched else settings.consume_queue_file_bytes
+            )
         if path.name not in names:
             return self.disk.exists(path)  # a directory
         now_bad = {bad.path for bad in MappedFileQueue(self.disk, path.parent, file_bytes).load()}
@@ -255,6 +261,9 @@ class StoreReader:
         except BadStoreFile as error:
             self._bad_config.append(error)
             return {}
+
+    def _is_declared_batched(self, topic: str) -> bool:
+        return is_batch_type(self.topic_attributes.get(topic, {}))
 
     # Overview
 
@@ -309,10 +318,6 @@ class StoreReader:
         last = self._reader.entry_timestamp(queue, high - 1) if low < high else None
         return QueueSummary(queue.topic, queue.queue_id, low, high, first, last)
 
-    def batch_topics(self) -> set[str]:
-        """Return topics with batch consume queues, whose messages are not served."""
-        return batch_topics(self.disk, self.path, self.topic_attributes)
-
     def unsupported(self) -> list[UnsupportedItem]:
         return find_unsupported(self.disk, self.path, self.topics(), self.topic_attributes)
 
@@ -359,21 +364,25 @@ class StoreReader:
             entries = queue.entries(low, min(ENTRIES_AT_A_TIME, high - low))
             if not entries:
                 low = queue.next_file_offset(low)
+            read_at = -1  # messages of a batch share a record
             for physical_offset, size, _ in ENTRY.iter_unpack(entries):
-                if size != BLANK_ENTRY_SIZE:
-                    message = self._message(queue, low, physical_offset, on_corrupt)
-                    if message is not None:
-                        yield message
+                if size != BLANK_ENTRY_SIZE and physical_offset != read_at:
+                    read_at = physical_offset
+                    for message in self._messages(queue, low, physical_offset, on_corrupt):
+                        if low <= message.queue_offset < high or not queue.is_batched:
+                            yield message
                 low += 1
 
-    def _message(
+    def _messages(
         self, queue: ConsumeQueue, queue_offset: int, physical_offset: int, on_corrupt: CorruptHandler | None
-    ) -> StoredMessage | None:
+    ) -> list[StoredMessage]:
+        """Return the messages of a record."""
         try:
-            return self.message_at(physical_offset)
+            message = self.message_at(physical_offset)
+            return unwrap(message) if queue.is_batched else [message]
         except OffsetOutOfRange:
             if self.is_cleaned(physical_offset):
-                return None
+                return []
             entry = f"{queue.topic}/{queue.queue_id} at queue offset {queue_offset}"
             corrupt = CorruptRecord(physical_offset, f"the log has no record for {entry}")
         except CorruptRecord as error:
@@ -381,7 +390,7 @@ class StoreReader:
         if on_corrupt is None:
             raise corrupt
         on_corrupt(corrupt)
-        return None
+        return []
 
     def records(
         self,

@@ -14,7 +14,6 @@ from skylark.store.disk import Disk
 
 TopicAttributes = Mapping[str, Mapping[str, Any]]
 
-BATCH_QUEUE = ("queue.type", "BatchCQ")
 COMPACTION = ("cleanup.policy", "COMPACTION")
 LIGHT_TOPIC_PREFIX = "%LMQ%"
 ROCKSDB_FILE = "CURRENT"
@@ -27,7 +26,6 @@ ROCKSDB_WAY_OUT = (
 EMPTY_COMPACTION = {"position-checkpoint"}
 """Files in `compaction` of a broker without compaction topics."""
 UNSUPPORTED_NAMES = {
-    "batchconsumequeue": "batch consume queues",
     "compaction": "logs of compaction topics",
     "consumequeue_ext": "extension entries of consume queues",
     "kvStore": "pop state in RocksDB",
@@ -63,10 +61,6 @@ def find_unsupported(
         if ROCKSDB_FILE in disk.files(path / name)
     ]
     found += [
-        UnsupportedItem(topic, "topic with a batch consume queue")
-        for topic in sorted(batch_topics(disk, path, attributes))
-    ]
-    found += [
         UnsupportedItem(topic, "compaction topic: its messages are shown as sent, not compacted")
         for topic in sorted(_topics_with(attributes, COMPACTION))
     ]
@@ -93,11 +87,6 @@ def _has_files(disk: Disk, path: Path) -> bool:
     if path.name in disk.files(path.parent) or {*disk.files(path)} - EMPTY_COMPACTION:
         return True
     return any(_has_files(disk, path / name) for name in disk.directories(path))
-
-
-def batch_topics(disk: Disk, path: Path, attributes: TopicAttributes) -> set[str]:
-    """Return the topics with batch consume queues."""
-    return _topics_with(attributes, BATCH_QUEUE) | set(disk.directories(path / "batchconsumequeue"))
 
 
 def _topics_with(attributes: TopicAttributes, attribute: tuple[str, str]) -> set[str]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from skylark.errors import BadJson, BadStoreFile, CorruptRecord, OffsetOutOfRange
 from skylark.model import java
-from skylark.model.message import PROPERTY_CRC32, find_keys, find_unique_key, split_keys
-from skylark.model.record import CRC_PROPERTY_BYTES, ScannedRecord, has_valid_crc_property
+from skylark.model.message import PROPERTY_CRC32, StoredMessage, find_keys, find_unique_key, split_keys
+from skylark.model.record import CRC_PROPERTY_BYTES, ScannedRecord, has_valid_crc_property, unwrap
 from skylark.store.checkpoint import CHECKPOINT_BYTES, load_manifest
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import DiskFile
@@ -36,7 +36,14 @@ from skylark.store.index_file import (
 )
 from skylark.store.log_scan import LiveLogScan, LogDamage
 from skylark.store.mapped_file import NAME_DIGITS, file_name
-from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES, NO_ENTRY_MASK
+from skylark.store.queue_entry import (
+    BLANK_ENTRY_SIZE,
+    ENTRY,
+    ENTRY_BYTES,
+    NO_ENTRY_MASK,
+    PREPARED,
+    message_count,
+)
 from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC
 from skylark.store.store_reader import StoreReader
 from skylark.store.unsupported_files import (
@@ -363,7 +370,6 @@ class QueueCheck:
         self._result = result
         self._table = reader.queue_table
         self._dispatcher = Dispatcher(reader.log, reader.queue_table, None)
-        self._batch_topics = reader.batch_topics()
         self._claimed: Counter[ConsumeQueue] = Counter()
         self._windows: OrderedDict[ConsumeQueue, tuple[int, bytes | bytearray]] = OrderedDict()
         self._first_records: dict[ConsumeQueue, int] = {}
@@ -383,9 +389,10 @@ class QueueCheck:
     def check(self, record: ScannedRecord) -> None:
         """Check the record's entry."""
         topic = record.topic.decode(errors="replace")
-        if record.sys_flag & NO_ENTRY_MASK or topic in self._batch_topics:
-            return
         queue = self._table.get((topic, record.queue_id))
+        is_batched = queue.is_batched if queue is not None else self._table.is_batched(topic)
+        if record.sys_flag & (PREPARED if is_batched else NO_ENTRY_MASK):
+            return
         if queue is None:
             self._without_queue(topic, record)
             return
@@ -393,7 +400,7 @@ class QueueCheck:
         if entry is None or entry[0] != record.physical_offset:
             self._without_entry(queue, record)
             return
-        self._claimed[queue] += 1
+        self._claimed[queue] += message_count(record.sys_flag, record.properties)
         _, size, tags_code = entry
         expected = self._dispatcher.place(record).tags_code
         if size != record.size:
@@ -430,7 +437,7 @@ class QueueCheck:
         elif key not in self._missing and not self._reader.is_cleaned(record.physical_offset):
             self._missing.add(key)
             reason = f"missing; the record at physical offset {record.physical_offset} needs it"
-            directory = self._table.directory / topic / str(record.queue_id)
+            directory = self._table.directory_of(topic) / str(record.queue_id)
             self._result.add(FindingKind.QUEUE_MISSING, directory, 0, reason)
 
     def _without_entry(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
@@ -509,7 +516,7 @@ class QueueCheck:
         if message.physical_offset != physical_offset:
             reason = f"points to {physical_offset}, but its record has physical offset"
             self._wrong(queue, queue_offset, f"{reason} {message.physical_offset}")
-        elif found != (queue.topic, queue.queue_id, queue_offset):
+        elif found != (queue.topic, queue.queue_id, queue_offset) and not _is_inside(message, queue_offset):
             place = f"{message.topic}/{message.queue_id} at queue offset {message.queue_offset}"
             self._wrong(queue, queue_offset, f"points to the record of {place}")
 
@@ -517,10 +524,18 @@ class QueueCheck:
         self._add(FindingKind.UNIT_WRONG, queue, queue_offset, reason)
 
     def _add(self, kind: FindingKind, queue: ConsumeQueue, queue_offset: int, reason: str) -> None:
-        position = queue_offset * ENTRY_BYTES
-        within = position % self._reader.settings.consume_queue_file_bytes
+        position = queue.position_of(queue_offset)
+        within = position % queue.file_bytes
         text = f"entry of queue offset {queue_offset} {reason}"
         self._result.add(kind, queue.directory / file_name(position - within), within, text)
+
+
+def _is_inside(batch: StoredMessage, queue_offset: int) -> bool:
+    """Return whether a message with this offset is in an inner batch."""
+    try:
+        return any(message.queue_offset == queue_offset for message in unwrap(batch))
+    except CorruptRecord:
+        return False
 
 
 PROGRESS_BYTES = 4 << 20
@@ -583,7 +598,7 @@ def _unusable_files(reader: StoreReader, queue: ConsumeQueue) -> Iterator[Path]:
             is_broken = True
         elif is_broken:
             yield path
-        next_start = int(name) + reader.settings.consume_queue_file_bytes
+        next_start = int(name) + queue.file_bytes
 
 
 def _check_log(

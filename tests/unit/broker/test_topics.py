@@ -516,6 +516,13 @@ def test_a_damaged_file_is_a_value_error(data: bytes) -> None:
 
 def test_topics_that_only_the_store_knows_are_adopted() -> None:
     topics = table()
-    adopted = topics.adopt([("Orphan", 4), ("TBW102", 1), ("../x", 1), ("%RETRY%g", 1)], now_ms=NOW_MS)
+    adopted = topics.adopt(
+        [("Orphan", 4), ("TBW102", 1), ("../x", 1), ("%RETRY%g", 1)], {"Orphan"}, now_ms=NOW_MS
+    )
     assert adopted == ["Orphan", "%RETRY%g"]
-    assert topics.get("Orphan") == TopicConfig(topic_name="Orphan", read_queue_nums=4, write_queue_nums=4)
+    assert topics.get("Orphan") == TopicConfig(
+        topic_name="Orphan",
+        read_queue_nums=4,
+        write_queue_nums=4,
+        attributes={"queue.type": "BatchCQ"},
+    )

@@ -85,7 +85,6 @@ def test_info_names_what_is_not_supported_and_what_is_wrong(run: Run, golden: Pa
     result = run("info", root, *GOLDEN_GEOMETRY)
     assert result.exit_code == 0
     assert "Not supported, and left alone:" in result.output
-    assert "TopicInnerBatch: topic with a batch consume queue" in result.output
     assert "compaction: logs of compaction topics" in result.output
     assert "timerwheel" not in result.output, "brokers serve timed messages"
     assert "Problems:" in result.output
@@ -414,11 +413,13 @@ def test_an_empty_queue_is_said_to_be_empty(run: Run, root: Path) -> None:
     assert (result.exit_code, result.stderr) == (2, "skylark: queue orders/0 is empty\n")
 
 
-def test_a_batch_topic_is_refused(run: Run, golden: Path, tmp_path: Path) -> None:
+def test_the_messages_of_inner_batches_are_shown_one_by_one(run: Run, golden: Path, tmp_path: Path) -> None:
     root = unpack_golden(golden, "clean", tmp_path)
-    result = run("dump", root, "-t", "TopicInnerBatch")
-    assert result.exit_code == 2
-    assert "batch consume queue, which is not supported" in result.stderr
+    result = run("dump", root, *GOLDEN_GEOMETRY, "-t", "TopicInnerBatch", "--from-offset", "1", "--json")
+    assert result.exit_code == 0
+    messages = [json.loads(line) for line in result.output.splitlines()]
+    assert [message["offset"] for message in messages] == list(range(1, 7))
+    assert [message["body"] for message in messages][:3] == ["inner 1", "inner 2", "single"]
 
 
 def test_a_key_without_an_index_is_refused(run: Run, root: Path) -> None:

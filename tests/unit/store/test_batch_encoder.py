@@ -13,8 +13,8 @@ from skylark.model.record import BatchColumns, BatchElement, encode
 from skylark.store.append_result import AppendedBatch
 from skylark.store.batch_encoder import common_code
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import QueueTable
 from skylark.store.queue_entry import tags_code
+from skylark.store.queue_table import QueueTable
 from tests.support.simulated_disk import SimulatedDisk
 from tests.support.store import ROOT, small_settings
 
@@ -91,7 +91,7 @@ def test_a_common_code_is_the_code_of_each(
 def test_messages_that_are_alike_become_encoded_records(count: int, body_bytes: int) -> None:
     settings = small_settings(commit_log_file_bytes=1 << 20, message_bytes_max=1 << 20)
     log = CommitLog(SimulatedDisk(), settings, STORE_HOST)
-    queues = QueueTable(SimulatedDisk(), ROOT / "consumequeue", 200, threading.Lock())
+    queues = QueueTable(SimulatedDisk(), ROOT, small_settings(consume_queue_file_bytes=200), threading.Lock())
     elements = [
         BatchElement(7, number.to_bytes(2, "big") * (body_bytes // 2), b"n\x01%03d\x02TAGS\x01A\x02" % number)
         for number in range(count)
@@ -116,7 +116,7 @@ def test_messages_that_are_alike_become_encoded_records(count: int, body_bytes: 
 @pytest.mark.parametrize("keys", ["KEYS\x01k\x02", "XKEYS\x01k\x02"])
 def test_a_run_with_other_keys_has_no_only_key(keys: str) -> None:
     log = CommitLog(SimulatedDisk(), small_settings(), STORE_HOST)
-    queues = QueueTable(SimulatedDisk(), ROOT / "consumequeue", 200, threading.Lock())
+    queues = QueueTable(SimulatedDisk(), ROOT, small_settings(consume_queue_file_bytes=200), threading.Lock())
     batch = batch_of(b"a\x011\x02", keys.encode())
     run = log.append_batches([(PutMessage("T", 0, b"", b"UNIQ_KEY\x01u\x02"), batch)], queues, 9)[0]
     assert isinstance(run, AppendedBatch)

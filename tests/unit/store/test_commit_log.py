@@ -16,8 +16,8 @@ from skylark.settings import FlushMode
 from skylark.store import commit_log
 from skylark.store.append_result import AppendedBatch, AppendedRecord, PutResult, PutStatus, Refused
 from skylark.store.commit_log import PADDED_WRITE_BYTES_MAX, PADDING_BYTES, CommitLog
-from skylark.store.consume_queue import QueueTable
 from skylark.store.mapped_file import file_name
+from skylark.store.queue_table import QueueTable
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import NOW_MS, ROOT, message, placed, simulated_disk, sized, small_settings
@@ -34,7 +34,9 @@ class Bench:
         self.disk = disk or simulated_disk(ManualClock(NOW_MS))
         self.settings = small_settings(**{"message_bytes_max": 4096, **changes})
         self.log = CommitLog(self.disk, self.settings, STORE_HOST)
-        self.queues = QueueTable(self.disk, ROOT / "consumequeue", 200, threading.Lock())
+        self.queues = QueueTable(
+            self.disk, ROOT, small_settings(consume_queue_file_bytes=200), threading.Lock()
+        )
 
     def append(self, *messages: PutMessage, now_ms: int = NOW_MS) -> list[PutResult]:
         return list(self.log.append(messages, self.queues, now_ms))
@@ -337,7 +339,7 @@ def test_a_run_of_a_batch_reads_like_a_list(bench: Bench) -> None:
         (message(flag=1 << 31), PutStatus.MESSAGE_ILLEGAL, "a number is out of range"),
         (message(born_timestamp=1 << 63), PutStatus.MESSAGE_ILLEGAL, "a number is out of range"),
         (message(reconsume_times=-(1 << 40)), PutStatus.MESSAGE_ILLEGAL, "a number is out of range"),
-        (message(sys_flag=SystemFlag.INNER_BATCH), PutStatus.MESSAGE_ILLEGAL, "inner batches"),
+        (message(sys_flag=SystemFlag.INNER_BATCH), PutStatus.MESSAGE_ILLEGAL, "inner batch"),
     ],
 )
 def test_what_is_refused_changes_nothing(

@@ -173,7 +173,7 @@ def test_impossible_topics_are_left_out(caplog: pytest.LogCaptureFixture) -> Non
     assert "directory name" in caplog.text
 
 
-@pytest.mark.parametrize("flag", [PREPARED, ROLLBACK, SystemFlag.INNER_BATCH])
+@pytest.mark.parametrize("flag", [PREPARED, ROLLBACK])
 def test_records_without_a_unit(flag: int) -> None:
     with opened() as store:
         dispatcher(store).dispatch([scanned(7, 100, sys_flag=flag)])

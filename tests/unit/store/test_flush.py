@@ -12,8 +12,8 @@ import pytest
 from skylark.errors import BadStoreFile, StoreFailed
 from skylark.store.append_result import PutStatus
 from skylark.store.commit_log import CommitLog
-from skylark.store.consume_queue import QueueTable
 from skylark.store.flush import PAGE_BYTES, BackgroundThread, FlushWaiters, LogFlusher
+from skylark.store.queue_table import QueueTable
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import NOW_MS, ROOT, simulated_disk, sized, small_settings
@@ -29,7 +29,9 @@ class Bench:
         self.disk: SimulatedDisk = simulated_disk(self.clock)
         settings = small_settings(commit_log_file_bytes=1 << 16, **changes)
         self.log = CommitLog(self.disk, settings, bytes(8))
-        self._queues = QueueTable(self.disk, ROOT / "consumequeue", 200, threading.Lock())
+        self._queues = QueueTable(
+            self.disk, ROOT, small_settings(consume_queue_file_bytes=200), threading.Lock()
+        )
         self.flusher = LogFlusher(self.log, settings, self.clock)
 
     def append(self, length: int) -> int:

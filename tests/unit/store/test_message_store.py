@@ -25,9 +25,9 @@ from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import FlushMode, StoreSettings
 from skylark.store import message_store
 from skylark.store.append_result import AppendedRecord, PutStatus, Refused
-from skylark.store.consume_queue import OPEN_QUEUE_FILES_MAX
 from skylark.store.disk import RealDisk
 from skylark.store.message_store import MessageStore
+from skylark.store.queue_table import OPEN_QUEUE_FILES_MAX
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 from tests.support.store import (
@@ -104,12 +104,12 @@ def test_a_batch_with_level_0_is_not_delayed() -> None:
         assert [each.status for each in store.append_batches([batch])[0]] == [PutStatus.PUT_OK]
 
 
-def test_topics_with_foreign_queues_are_refused(disk: SimulatedDisk) -> None:
+def test_topics_with_batch_queues_get_no_others(disk: SimulatedDisk) -> None:
     disk.create(ROOT / "batchconsumequeue" / "inner" / "0" / f"{0:020d}", 460)
-    with opened(disk=disk) as store:
-        status, result = store.put(message("inner"))
-        assert status is PutStatus.MESSAGE_ILLEGAL
-        assert "batch consume queues" in str(result)
+    with opened(small_settings(batch_consume_queue_file_bytes=460), disk) as store:
+        status, _ = store.put(message("inner"))
+        assert status is PutStatus.PUT_OK
+        store.housekeeper.flush()
         assert not disk.exists(ROOT / "consumequeue" / "inner")
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from skylark.store.consume_queue import OPEN_QUEUE_FILES_MAX, QueueTable
 from skylark.store.disk import RealDisk
+from skylark.store.queue_table import OPEN_QUEUE_FILES_MAX, QueueTable
 from tests.support.simulated_disk import SimulatedDisk
-from tests.support.store import ROOT, simulated_disk
+from tests.support.store import ROOT, simulated_disk, small_settings
 
 DIRECTORY = ROOT / "consumequeue"
 
@@ -26,8 +26,9 @@ def table(disk: SimulatedDisk) -> QueueTable:
     return table_on(disk)
 
 
-def table_on(disk: SimulatedDisk | RealDisk, directory: Path = DIRECTORY) -> QueueTable:
-    return QueueTable(disk, directory, 200, threading.Lock())
+def table_on(disk: SimulatedDisk | RealDisk, root: Path = ROOT) -> QueueTable:
+    settings = small_settings(consume_queue_file_bytes=200, batch_consume_queue_file_bytes=460)
+    return QueueTable(disk, root, settings, threading.Lock())
 
 
 def fill(table: QueueTable, topic: str, queue_id: int, count: int) -> None:
@@ -103,16 +104,34 @@ def test_problems_of_files_are_passed_on(disk: SimulatedDisk, table: QueueTable)
     assert again["alpha", 0].max_offset == 10
 
 
-def test_topics_with_batch_queues_are_foreign(disk: SimulatedDisk) -> None:
+def test_topics_with_a_directory_of_batch_queues_are_batched(disk: SimulatedDisk) -> None:
     disk.create(ROOT / "batchconsumequeue" / "inner" / "0" / "00000000000000000000", 460)
     table = table_on(disk)
-    table.load()
-    with pytest.raises(ValueError, match="topic inner has batch consume queues, which are not supported"):
-        table["inner", 0]
-    queue = table.for_record("inner", 0)
-    assert queue.topic == "inner"
-    assert not table
-    assert table.for_record("other", 0) is table["other", 0]
+    assert table.load() == []
+    assert table["inner", 0].is_batched
+    assert table["inner", 1].directory == ROOT / "batchconsumequeue" / "inner" / "1"
+    assert not table["other", 0].is_batched
+
+
+def test_topics_are_batched_by_their_attributes(table: QueueTable) -> None:
+    table.is_declared_batched = lambda topic: topic == "inner"
+    assert table["inner", 0].is_batched
+    assert not table["other", 0].is_batched
+
+
+def test_the_first_record_of_a_topic_may_tell_that_it_is_batched(table: QueueTable) -> None:
+    assert not table.for_record("plain", 0, is_inner_batch=False).is_batched
+    assert not table.for_record("plain", 1, is_inner_batch=True).is_batched
+    assert table.for_record("inner", 0, is_inner_batch=True).is_batched
+    assert table.for_record("inner", 1, is_inner_batch=False).is_batched
+
+
+def test_plain_queues_of_a_batched_topic_are_told(disk: SimulatedDisk, table: QueueTable) -> None:
+    fill(table, "inner", 0, 3)
+    again = table_on(disk)
+    again.is_declared_batched = lambda topic: topic == "inner"
+    assert [str(problem.path) for problem in again.load()] == [str(DIRECTORY / "inner")]
+    assert again["inner", 0].max_offset == 0
 
 
 # Deleting

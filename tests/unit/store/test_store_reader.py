@@ -530,16 +530,13 @@ def test_what_is_not_supported_is_named(golden: Path, tmp_path: Path) -> None:
     (root / "config" / "topics" / "CURRENT").write_bytes(b"MANIFEST-000001")
     reader = StoreReader(root, index_slots=500, index_items=2000)
     assert [item.name for item in reader.unsupported()] == [
-        "batchconsumequeue",
         "compaction",
         "consumequeue_ext",
         "consumequeue",
         "config/topics",
-        "TopicInnerBatch",
         "TopicCompact",
         "%LMQ%light",
     ]
-    assert reader.batch_topics() == {"TopicInnerBatch"}
 
 
 def test_a_store_of_ours_has_nothing_unsupported(reader: StoreReader) -> None:

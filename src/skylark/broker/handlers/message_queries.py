@@ -22,10 +22,11 @@ from skylark.protocol.requests.pull import (
 )
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
+from skylark.store.batch_consume_queue import BatchConsumeQueue, batch_entries
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.index import IndexQueryResult
 from skylark.store.message_store import MessageStore
-from skylark.store.queue_entry import ENTRY
+from skylark.store.queue_entry import ENTRY, ENTRY_BYTES
 
 UNITS_MAX = 10_000
 """Queue entries of one reply."""
@@ -135,13 +136,17 @@ def _carries(record: bytes, topic: str, key: str) -> bool:
 
 
 def _units(queue: ConsumeQueue, first: int, count: int) -> list[ConsumeQueueUnit]:
-    units: list[ConsumeQueueUnit] = []
-    while len(units) < count:
-        data = queue.entries(first + len(units), count - len(units))
-        if not data:
-            break
-        units += [
-            ConsumeQueueUnit(physic_offset=physical_offset, physic_size=size, tags_code=code)
-            for physical_offset, size, code in ENTRY.iter_unpack(data)
-        ]
-    return units
+    entries = bytearray()
+    if isinstance(queue, BatchConsumeQueue):  # one for each record
+        entries = batch_entries(queue, first, count, may_block=True)[0] or entries
+    else:
+        while len(entries) < count * ENTRY_BYTES:
+            at = len(entries) // ENTRY_BYTES
+            data = queue.entries(first + at, count - at)
+            if not data:
+                break
+            entries += data
+    return [
+        ConsumeQueueUnit(physic_offset=physical_offset, physic_size=size, tags_code=code)
+        for physical_offset, size, code in ENTRY.iter_unpack(entries)
+    ]

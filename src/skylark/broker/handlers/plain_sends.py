@@ -73,7 +73,7 @@ class PlainSends:
 
     def note(self, queue: ConsumeQueue) -> None:
         """Take messages to this queue from now on, until `places` is cleared."""
-        if not queue.is_schedule and not queue.topic.startswith(RETRY_TOPIC_PREFIX):
+        if not queue.is_special and not queue.topic.startswith(RETRY_TOPIC_PREFIX):
             place = queue, queue.topic_part, queue.magic, queue.queue_id
             self.places[b"%b/%d" % (queue.topic.encode(), queue.queue_id)] = place
 

@@ -207,10 +207,12 @@ class PullPlans:
         if not self._inputs_hold() or len(self._plans) >= PLANS_MAX:
             self._plans.clear()
             self._inputs = self._current_inputs()
-        settings = self._live.current
+        settings, queue = self._live.current, self._store.queue(request.topic, request.queue_id)
+        if queue.is_batched:
+            return
         self._plans[_plan_key(command)] = PullPlan(
             self._clock.monotonic() + PLAN_S,
-            self._store.queue(request.topic, request.queue_id),
+            queue,
             settings.store.transfer_count_in_memory,
             settings.store.transfer_bytes_in_memory,
             pull_reply_template(

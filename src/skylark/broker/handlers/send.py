@@ -34,8 +34,9 @@ from skylark.broker.topics import MESSAGE_TYPE, PRIORITY, TopicTable, describe, 
 from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.broker.transactions.half_messages import prepare
 from skylark.clock import Clock
-from skylark.errors import BrokerError
+from skylark.errors import BadBody, BrokerError
 from skylark.model import names
+from skylark.model.body import decompress
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     HOST_V4_BYTES,
@@ -48,7 +49,7 @@ from skylark.model.message import (
     priority_of,
 )
 from skylark.model.message_id import UniqueIds, joined_offset_ids, offset_id_template
-from skylark.model.record import split_columns
+from skylark.model.record import BatchColumns, count_batch, split_columns
 from skylark.protocol.bodies import PERM_WRITE, TopicConfig
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import TypedCommand
@@ -61,6 +62,7 @@ from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.append_result import (
     AppendedBatch,
+    AppendedInnerBatch,
     AppendedRecord,
     LaidOut,
     PutResult,
@@ -70,6 +72,7 @@ from skylark.store.append_result import (
 from skylark.store.batch_encoder import ClientBatch
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.message_store import MessageStore
+from skylark.store.queue_table import is_batch_type
 
 Send = SendMessage | SendMessageV2
 
@@ -349,6 +352,9 @@ class SendPath:
             and not decode_properties(properties.encode()).get("KEYS", "").strip()
         ):
             raise illegal("Required message key is missing")
+        # They would be taken for those of an inner batch by RocketMQ.
+        if is_batch_type(config.attributes) and ("INNER_NUM" in properties or "INNER_BASE" in properties):
+            raise illegal("properties: INNER_NUM and INNER_BASE are set by the broker")
 
     def _queue_id(self, peer: Peer, queue_id: int, config: TopicConfig) -> int:
         """Return the queue for an id outside of the write queues. Raises BrokerError 29."""
@@ -550,10 +556,9 @@ class SendPath:
                 self._refuse_empty(peer, command)
                 continue
             try:
-                envelope = self._envelope(peer, command, now_ms)
-                batch = split_columns(command.body)
-                if b"\0" in batch.text:
-                    raise illegal(ZERO_REMARK)
+                is_inner = self._topics.is_batched(command.request.topic)
+                envelope = self._envelope(peer, command, now_ms, is_inner=is_inner)
+                batch = self._inner_count(envelope) if is_inner else _columns(command.body)
             except BrokerError as error:
                 self._refuse(peer, command, error)
             except ValueError as error:
@@ -566,13 +571,26 @@ class SendPath:
             self._answer_batches(peer, sent, batches, store.append_batches(batches, announce_later=True))
             store.announce()
 
-    def _envelope(self, peer: Peer, command: TypedCommand[Send], now_ms: int) -> PutMessage:
-        """Make what all messages of a batch share. Raises BrokerError."""
+    def _inner_count(self, inner_batch: PutMessage) -> int:
+        """Return the number of messages in a batch that is stored as one record. Raises ValueError."""
+        body, sys_flag = inner_batch.body, inner_batch.sys_flag
+        if not sys_flag & SystemFlag.COMPRESSED:
+            return count_batch(body)
+        bytes_max = self._store.log.message_bytes_max
+        try:
+            return count_batch(decompress(bytes(body), sys_flag, bytes_max=bytes_max))
+        except BadBody as error:
+            raise illegal(f"the batch cannot be decompressed: {error}") from error
+
+    def _envelope(
+        self, peer: Peer, command: TypedCommand[Send], now_ms: int, *, is_inner: bool
+    ) -> PutMessage:
+        """Make what all messages of a batch share; an inner batch has a unique key. Raises BrokerError."""
         request = command.request
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise illegal(f"batch request does not support retry group {request.topic}")
         queue = self._queues.get((request.topic, request.queue_id))
-        message = self._message(peer, command, queue, now_ms, in_batch=True)
+        message = self._message(peer, command, queue, now_ms, in_batch=not is_inner)
         bytes_max = self._store.log.message_bytes_max
         # A batch cannot be delayed, timed or half.
         if message.topic != request.topic or len(command.body) > bytes_max:
@@ -634,6 +652,7 @@ class SendPath:
             envelope.queue_id,
             run.first_offset,
             transaction_id=find_unique_key(envelope.properties),
+            is_inner_batch=isinstance(run, AppendedInnerBatch),
             code=code,
         )
 
@@ -646,3 +665,11 @@ def _requests(laid_out: LaidOut) -> list[tuple[RequestCode, int]]:
         RequestCode.SEND_BATCH_MESSAGE: batches,
     }
     return [(code, count) for code, count in counts.items() if count]
+
+
+def _columns(body: bytes | memoryview) -> BatchColumns:
+    """Split a batch into messages that are stored one by one. Raises BrokerError, ValueError."""
+    batch = split_columns(body)
+    if b"\0" in batch.text:
+        raise illegal(ZERO_REMARK)
+    return batch

@@ -158,7 +158,7 @@ class BrokerStats:
 
     def count_puts(self, results: Sequence[PutResult]) -> None:
         """Count the messages that a send stored."""
-        if type(results) is AppendedBatch:
+        if isinstance(results, AppendedBatch):
             self._count_run(results)
             return
         # Each message may belong to another topic, whose counters are not in the processor's cache: little is
@@ -199,7 +199,7 @@ class BrokerStats:
         self.count_puts(results)
 
     def _count_run(self, run: AppendedBatch) -> None:
-        count, size = len(run), run.end - run.physical_offsets[0]
+        count, size = run.message_count, run.end - run.physical_offsets[0]
         counter = self._topic_counter(run.queue.topic)
         counter.add(count, size)
         self.puts.add(count, size)

@@ -17,7 +17,16 @@ from skylark.broker.topics import MESSAGE_TYPE, PRIORITY, PRIORITY_FACTOR, PRIOR
 from skylark.clock import Clock
 from skylark.model import names
 from skylark.model.message import HOST_V6_MASK, RETRY_TOPIC_PREFIX
-from skylark.model.record import HEADS, LENGTH, LENGTHS, split, terminated, topic_part
+from skylark.model.record import (
+    HEADS,
+    LENGTH,
+    LENGTHS,
+    split,
+    starts_with_batch,
+    terminated,
+    topic_part,
+    unwrap_record,
+)
 from skylark.protocol.bodies import TopicConfig
 from skylark.protocol.command import Buffer
 from skylark.protocol.pop_handle import (
@@ -387,7 +396,7 @@ class PopReader:
         subscription: CompiledSubscription | None,
         may_block: bool,
     ) -> GetResult:
-        return self._store.reader.get(
+        result = self._store.reader.get(
             queue,
             position,
             wanted,
@@ -395,6 +404,9 @@ class PopReader:
             record_filter=subscription.record_filter if subscription is not None else None,
             may_block=may_block,
         )
+        if queue.is_batched and result.records:
+            _unwrap(result, position, wanted)
+        return result
 
 
 def _visited(queue_id: int, queues: int, turn: int) -> Sequence[int]:
@@ -412,6 +424,24 @@ def _offsets_of(result: GetResult, position: int) -> Sequence[int]:
     if result.next_offset - position == len(result.records):
         return range(position, result.next_offset)
     return [_QUEUE_OFFSET.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in result.records]
+
+
+def _unwrap(result: GetResult, position: int, wanted: int) -> None:
+    """Replace inner batches by records of their messages: each is acknowledged on its own. In place.
+
+    Raises CorruptRecord.
+    """
+    found: list[bytes | memoryview] = []
+    for record in result.records:
+        for each in unwrap_record(record) if starts_with_batch(record) else [record]:
+            (queue_offset,) = _QUEUE_OFFSET.unpack_from(each, _QUEUE_OFFSET_AT)
+            if len(found) == wanted:
+                result.next_offset = min(result.next_offset, queue_offset)
+                break
+            if queue_offset >= position:
+                found.append(each)
+    result.records, result.bytes = found, sum(map(len, found))
+    result.entries, result.batched = b"", 0
 
 
 def _as_normal(record: Buffer, topic: str, handle: str) -> bytes:

@@ -15,7 +15,7 @@ from skylark.clock import Clock
 from skylark.errors import BrokerError, CorruptRecord
 from skylark.model import names
 from skylark.model.message import PutMessage
-from skylark.model.record import split, terminated, without_crc_property
+from skylark.model.record import split, starts_with_batch, terminated, unwrap_record, without_crc_property
 from skylark.protocol.pop_handle import PROPERTY_FIRST_POP_TIME, find_first_pop_time
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -77,7 +77,7 @@ class Retries:
             return RetryOutcome(0, list(offsets))
         messages, of = [], []
         for (queue_offset, _), record in zip(places, records, strict=True):
-            message = None if record is None else self._message(record, retry_topic, pop_time)
+            message = None if record is None else self._message(record, queue_offset, retry_topic, pop_time)
             if message is not None:
                 messages.append(message)
                 of.append(queue_offset)
@@ -118,8 +118,12 @@ class Retries:
             self._offsets.commit(name, group, 0, 0, now_ms=now_ms)
         return name
 
-    def _message(self, record: bytes, retry_topic: str, pop_time: int) -> PutMessage | None:
+    def _message(
+        self, record: bytes, queue_offset: int, retry_topic: str, pop_time: int
+    ) -> PutMessage | None:
         try:
+            if starts_with_batch(record):
+                record = unwrap_record(record)[queue_offset - split(record).head[5]]
             parts = split(record)
             body = parts.body(record)
         except CorruptRecord as error:

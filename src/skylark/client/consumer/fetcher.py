@@ -52,6 +52,7 @@ from skylark.errors import (
     RocketMQError,
 )
 from skylark.model.message import RETRY_TOPIC_PREFIX
+from skylark.model.record import UNWRAPPED_BY_CLIENTS
 from skylark.protocol.bodies import MASTER_ID, MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import LitePullMessage, PullMessage, PullResult
@@ -268,6 +269,9 @@ def decode_messages(
         offset_delta=reply.offset_delta or 0,
     )
     if messages and messages[0].queue_offset < queue_offset:
+        if messages[0].sys_flag & UNWRAPPED_BY_CLIENTS:  # the offset is inside of a batch
+            messages = [message for message in messages if message.queue_offset >= queue_offset]
+            return subscription.filtered(messages)
         log.error(
             "broker returned an offset before the requested one queue=%s requested=%d got=%d",
             queue, queue_offset, messages[0].queue_offset,

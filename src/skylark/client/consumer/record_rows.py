@@ -15,10 +15,8 @@ import pyarrow.compute as pc
 from skylark.arrow.columns import VALUE, message_schema
 from skylark.arrow.decoder import Decoder, PropertyTexts
 from skylark.arrow.json_bodies import JsonBodies
-from skylark.arrow.record_layout import Records, locate, record_starts, unit_sizes
+from skylark.arrow.record_layout import Records, locate, record_starts, unit_sizes, unwrapped
 from skylark.client.consumer.subscription import TopicSubscription
-from skylark.errors import ClientError
-from skylark.model.message import SystemFlag
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.requests.pull import PullResult
 
@@ -58,18 +56,15 @@ class RecordRows:
 def record_rows(
     queue: MessageQueue, subscription: TopicSubscription, queue_offset: int, result: PullResult
 ) -> RecordRows:
-    """`DecodeRows` of undecoded records. Raises CorruptRecord; ClientError for inner batches."""
+    """`DecodeRows` of undecoded records. Raises CorruptRecord."""
     data = bytes(result.records)
     sizes = unit_sizes(result.units, len(data)) if result.units else None
     records = locate(data, record_starts(data) if sizes is None else np.cumsum(sizes) - sizes, sizes)
     if records.bad.any():
         raise records.corrupt(records.bad)
-    heads = records.heads
-    if (heads["sys_flag"] & SystemFlag.INNER_BATCH).any():
-        raise ClientError(
-            f"{queue} stores batches as one record, which Arrow batches do not support: use `poll`"
-        )
-    heads["queue_offset"] += result.reply.offset_delta or 0
+    delta = result.reply.offset_delta or 0
+    records = unwrapped(records, queue_offset - delta)
+    records.heads["queue_offset"] += delta
     if subscription.tags:
         wanted = pa.array(sorted(tag.decode() for tag in subscription.tags), pa.string())
         matches = pc.fill_null(pc.is_in(PropertyTexts(records).tags, wanted), False)

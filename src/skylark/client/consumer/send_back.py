@@ -11,6 +11,7 @@ from skylark.client.session.session import Session
 from skylark.errors import BrokerUnknown, RocketMQError
 from skylark.model import names
 from skylark.model.message import PROPERTY_DELAY_LEVEL, encode_properties
+from skylark.model.record import UNWRAPPED_BY_CLIENTS
 from skylark.protocol.requests.send import ConsumerSendMsgBack, SendMessageV2
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ class SendBack:
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Send a message back for redelivery after a delay; False if that fails both ways."""
+        if message.sys_flag & UNWRAPPED_BY_CLIENTS:  # the broker would have to send back its whole batch
+            return await self.send_to_retry_topic(message)
         request = ConsumerSendMsgBack(
             group=self._group,
             physical_offset=message.physical_offset,

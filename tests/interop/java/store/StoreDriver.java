@@ -13,6 +13,7 @@ import java.util.Arrays;
  * <pre>
  * StoreDriver fill  NAMESRV RESULT SEED COUNT   sends every kind of message a stock client can send
  * StoreDriver burst NAMESRV RESULT SEED         sends until the broker is gone, for crash tests
+ * StoreDriver batches NAMESRV RESULT TOPIC FIRST BATCHES SIZE FROM   sends batches, pulls from an offset, and pushes
  * StoreDriver dump  NAMESRV RESULT [ID...]      reads every queue, and the messages with these offset ids
  * </pre>
  */
@@ -36,6 +37,10 @@ public class StoreDriver {
                 return new Fill(nameServer, Long.parseLong(rest[0])).run(Integer.parseInt(rest[1]));
             case "burst":
                 return new Burst(nameServer, Long.parseLong(rest[0])).run();
+            case "batches":
+                return new Batches(nameServer, rest[0]).run(
+                    Integer.parseInt(rest[1]), Integer.parseInt(rest[2]), Integer.parseInt(rest[3]),
+                    Long.parseLong(rest[4]));
             case "dump":
                 return new Dump(nameServer).run(rest);
             default:
