@@ -119,6 +119,7 @@ async def test_a_group_that_stops_inside_of_a_batch_goes_on_there(tmp_path: Path
         settings = pull_settings()
         async with AsyncPullConsumer(GROUP, namesrv=namesrv, client=CLIENT, settings=settings) as consumer:
             consumer.assign([QUEUE])
+            await consumer.seek(QUEUE, 7)
             await consumer.commit({QUEUE: 7})
     async with cluster(tmp_path) as (namesrv, broker):
         received: list[ReceivedMessage] = []

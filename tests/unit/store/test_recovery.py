@@ -294,7 +294,7 @@ def test_a_record_that_fails_its_crc_is_told_and_its_neighbours_stay(
         (damage,) = store.report.damages
         assert (damage.physical_from, damage.physical_to) == (FILE_BYTES + 1000, FILE_BYTES + 2000)
         assert damage.reason == "body CRC"
-        assert damage.lost == ("T", 0, 5)
+        assert damage.lost == ("T", 0, 6)
         assert str(damage) in store.report.problems
         assert numbers(store) == [0, 1, 2, 3, 4, *range(6, 12)]
         assert store.max_offset("T", 0) == 12
