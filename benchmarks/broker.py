@@ -7,9 +7,10 @@ python -m benchmarks.broker --server HOST:PORT               on a broker that ru
 
 Cells: FLUSH-INFLIGHT-BODY; batch-BODY, 64 sends of 32 messages in flight; batch-topic-BODY, the same to a
 BatchCQ topic; pull-BODY, a backlog in 4 queues, one pull of 32 in flight for each, also by tag and by SQL92,
-of which all messages match; delay and timer, 64 delayed sends in flight; client, the client against a server that does nothing: what it can drive. Beside a
-lone synchronous send, in the same round, a bare loop: a process that writes as many bytes behind the last
-ones, calls fdatasync, and answers on a socket. It is what the disk allows.
+of which all messages match; delay and timer, 64 delayed sends in flight; client, the client against a server
+that does nothing: what it can drive. Beside a lone synchronous send, in the same round, a bare loop: a
+process that writes as many bytes behind the last ones, calls fdatasync, and answers on a socket. It is what
+the disk allows.
 A round whose counts differ (sent, acknowledged, stored) is void and not among the figures.
 """
 
