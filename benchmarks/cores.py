@@ -32,7 +32,6 @@ from skylark.errors import RocketMQError
 
 CLIENTS = 2
 SHOWN = ("async-1-128B", "async-64-128B", "async-64-1KiB", "async-1024-128B", "batch-128B", "pull-128B")
-APACHE_WARM_UP_S = 40.0
 Addresses = Callable[[Path], AbstractContextManager[list[str]]]
 
 
@@ -107,6 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peer", choices=["apache"])
     parser.add_argument("--seconds", type=float, default=3.0, help="of a round of a cell")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=float, default=40.0, help="seconds for a JVM to compile itself")
     return parser.parse_args()
 
 
@@ -128,7 +128,7 @@ def main() -> None:
                 pairs.append(pair := Pair(name, stack.enter_context(start(path / name)), path))
                 stack.callback(pair.close)
                 for cell in cells if name == "apache" else ():
-                    pair.measure(cell, APACHE_WARM_UP_S / len(cells))
+                    pair.measure(cell, arguments.warm_up / len(cells))
             for _ in range(arguments.rounds):
                 for cell in cells:
                     for pair in pairs:
