@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import uvloop
+
 GATHERED = 4096
 BURST = 32
 BACKLOG = 200_000
@@ -180,10 +182,10 @@ class ConfluentKafka(Client):
 
 
 class AsyncioClient(Client):
-    """A client for asyncio."""
+    """A client for asyncio, on uvloop."""
 
     def start(self, address: str, body: bytes) -> None:
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._body = body
         self._runner.run(self.connect(address))
         self._runner.run(self._fill())

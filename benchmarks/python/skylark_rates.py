@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import uvloop
 
 from benchmarks.python.client_rates import (
     BACKLOG,
@@ -52,7 +53,7 @@ FIRST = ConsumeFrom.FIRST_OFFSET
 
 
 class Skylark(Client):
-    """Producers and consumers, blocking and for asyncio."""
+    """Producers and consumers, blocking and for asyncio (on uvloop)."""
 
     def start(self, address: str, body: bytes) -> None:
         self._address = address
@@ -69,11 +70,11 @@ class Skylark(Client):
     def cells(self) -> dict[str, Cell]:
         return {
             "send-1": self._one,
-            "send-many": lambda seconds: asyncio.run(self._many(seconds)),
+            "send-many": lambda seconds: uvloop.run(self._many(seconds)),
             "send-arrow": self._arrow,
-            "consume": lambda _: asyncio.run(self._push(PULLED, read=False)),
-            "consume-read": lambda _: asyncio.run(self._push(PULLED, read=True)),
-            "consume-32": lambda _: asyncio.run(self._push(FEW, read=False)),
+            "consume": lambda _: uvloop.run(self._push(PULLED, read=False)),
+            "consume-read": lambda _: uvloop.run(self._push(PULLED, read=True)),
+            "consume-32": lambda _: uvloop.run(self._push(FEW, read=False)),
             "consume-threads": lambda _: self._push_in_threads(),
             "consume-pull": lambda _: self._pull(read=False),
             "consume-arrow": lambda _: self._pull_arrow(),
