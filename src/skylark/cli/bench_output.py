@@ -177,9 +177,8 @@ def show_conditions(screen: Screen, found: ResultFile, *but: str) -> None:
         f"{name} {value}" for name, value in found.conditions.items() if name not in but and value is not None
     ]
     screen.line()
-    screen.line(
-        f"{machine.processor}, {machine.cores} cores, load {machine.load_1m}; {', '.join(conditions)}", "dim"
-    )
+    cores = f"{machine.cores} cores, of which a broker uses one"
+    screen.line(f"{machine.processor}, {cores}, load {machine.load_1m}; {', '.join(conditions)}", "dim")
 
 
 def _text(value: Any) -> str:
