@@ -1,6 +1,7 @@
 """Admin is whole: every code that servers answer has a method or a reason, every method a blocking twin."""
 
 import inspect
+import re
 from pathlib import Path
 
 import skylark.admin
@@ -59,7 +60,7 @@ ADDRESS = "127.0.0.1:9876"
 def requests_of_admin() -> set[Code]:
     """The codes of all requests that the package names."""
     package = Path(skylark.admin.__file__).parent
-    words = set("".join(path.read_text() for path in package.glob("*.py")).replace("(", " ").split())
+    words = set(re.findall(r"\w+", "".join(path.read_text() for path in package.glob("*.py"))))
     return {code for code, request in REQUESTS.items() if request.__name__ in words}
 
 

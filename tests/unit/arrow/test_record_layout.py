@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.arrow.record_layout import (
-    SEGMENT_BYTES,
-    SHARED_BYTES_MIN,
-    UNIT_TYPE,
-    record_starts,
-    unit_sizes,
-)
+from skylark.arrow import record_layout
+from skylark.arrow.record_layout import UNIT_TYPE, record_starts, unit_sizes
 from skylark.errors import CorruptRecord
 from skylark.model.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
+SEGMENT_BYTES, SHARED_BYTES_MIN = 16 << 10, 128 << 10
 MAGICS = [magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2)]
 # Parts of bodies: a walker that takes the magic in one for the magic of a record must not get away with it.
 PARTS = st.sampled_from([b"x" * 50, bytes(300), *MAGICS, (500).to_bytes(4, "big") + MAGICS[0]])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_shares() -> Iterator[None]:
+    """Many walkers in little data."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(record_layout, "SEGMENT_BYTES", SEGMENT_BYTES)
+        patched.setattr(record_layout, "SHARED_BYTES_MIN", SHARED_BYTES_MIN)
+        yield
 
 
 def record(body: bytes, magic: bytes = MAGICS[0]) -> bytes:
