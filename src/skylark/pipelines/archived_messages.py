@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from skylark.client.received_message import ReceivedMessage
-from skylark.model.message import encode_properties, pack_host
-from skylark.model.record import crc32
+from skylark.client.received_message import COMPRESSED, INNER_BATCH, ReceivedMessage, decode_pull
+from skylark.model.message import PutMessage, encode_properties, pack_host
+from skylark.model.record import encode
 from skylark.model.tag_expression import MATCH_ALL, split_tags
 from skylark.pipelines.history import TopicHistory, may_hold, wanted_rows
 from skylark.pipelines.lake.parquet_files import TableFile
@@ -87,28 +87,27 @@ def _wanted(batch: pa.RecordBatch, first: datetime, last: datetime, tags: tuple[
 
 
 def _message(row: dict[str, Any]) -> ReceivedMessage:
-    """A row as a message. A table does not record the size of records and the ends of queues: they are 0."""
-    body = row["body"] or b""
-    return ReceivedMessage(
+    """A row as a message. Bodies of a table are not compressed, and it does not record the ends of queues."""
+    message = PutMessage(
         topic=row["topic"],
-        queue=MessageQueue(row["topic"], row["brokerName"], row["queueId"]),
+        queue_id=row["queueId"],
+        body=row["body"] or b"",
+        properties=encode_properties(dict(row["properties"] or [])),
+        flag=row["flag"] or 0,
+        sys_flag=(row["sysFlag"] or 0) & ~(COMPRESSED | INNER_BATCH),
+        born_timestamp=_ms(row["bornTimestamp"]),
+        born_host=_host(row["bornHost"]),
+        reconsume_times=row["reconsumeTimes"] or 0,
+    )
+    record = encode(
+        message,
         queue_offset=row["queueOffset"],
         physical_offset=row["physicalOffset"] or 0,
-        stored_bytes=0,
-        flag=row["flag"] or 0,
-        sys_flag=row["sysFlag"] or 0,
-        born_timestamp=_ms(row["bornTimestamp"]),
         store_timestamp=_ms(row[STORED_AT]),
-        reconsume_times=row["reconsumeTimes"] or 0,
-        prepared_transaction_offset=0,
-        queue_min_offset=0,
-        queue_max_offset=0,
-        body_crc=crc32(body),
-        properties_text=encode_properties(dict(row["properties"] or [])),
-        packed_born_host=_host(row["bornHost"]),
-        packed_store_host=_host(row["storeHost"]),
-        plain_body=body,
+        store_host=_host(row["storeHost"]),
     )
+    (found,) = decode_pull(record, MessageQueue(row["topic"], row["brokerName"], row["queueId"]))
+    return found
 
 
 def _host(text: str | None) -> bytes:
