@@ -177,7 +177,7 @@ async def test_a_group_shows_its_lag_in_each_queue(client: ConsoleClient) -> Non
     ]
     assert found["state"] == "nobody"
     page = await client.get("/local/groups/billing")
-    assert "Nobody is online, and messages wait." in page.text
+    assert "No member is online, and messages wait." in page.text
 
 
 async def test_pipelines_show_what_jobs_reported(client: ConsoleClient) -> None:
@@ -502,7 +502,7 @@ async def test_a_reset_is_previewed_applied_and_put_back(
 
 async def test_why_says_that_nobody_consumes(client: ConsoleClient) -> None:
     page = await client.get("/local/groups/billing/why")
-    assert "Nobody consumes" in page.text
+    assert "No member is online" in page.text
     assert "Start a consumer of this group." in page.text
 
 

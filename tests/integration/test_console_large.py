@@ -20,7 +20,8 @@ from skylark.console.settings import ConsoleSettings
 from tests.support.console import console_client, running_console
 from tests.support.console_large import large_cluster
 
-LOOK = 16 + 3 * watch.LETTER_TOPICS_MAX
+LETTERS = 20
+LOOK = 16 + 3 * LETTERS
 """Requests for what all pages share: a few, and three for each dead-letter topic that is counted at once."""
 ROWS = 50
 ALLOWED = {
@@ -65,11 +66,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 async def test_ten_watchers_ask_no_more_than_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LETTER_TOPICS_MAX", LETTERS)
     with (
-        large_cluster(tmp_path / "data", topics=150, groups=320, letters=120) as namesrv,
+        large_cluster(tmp_path / "data", topics=110, groups=220, letters=40) as cluster,
         counted(monkeypatch) as counts,
     ):
-        async with console_client(ConsoleSettings(clusters={"local": namesrv})) as client:
+        async with console_client(ConsoleSettings(clusters={"local": cluster.namesrv})) as client:
             first = await client.get("/local/brokers")
             assert first.status == 200
             assert counts.total() <= LOOK, counts
@@ -79,9 +81,10 @@ async def test_ten_watchers_ask_no_more_than_one(tmp_path: Path, monkeypatch: py
                 assert {answer.status for answer in answers} == {200}, path
                 watchers = 1 if path in SHARED else 10
                 assert counts.total() <= LOOK + watchers * allowed, (path, counts)
-            # Those that were not counted at first are counted next.
+            assert len((await client.get("/local/groups.json?page=5")).json()["groups"]) == 20
+            # Dead letters that were not counted at first are counted next; until then they are unknown.
             rows = (await client.get("/local/dead-letters.json")).json()["dead_letters"]
-            assert rows and len((await client.get("/local/groups.json?page=7")).json()["groups"]) == 20
+            assert len(rows) in (LETTERS, 2 * LETTERS)
 
 
 @pytest.mark.nightly
@@ -90,8 +93,8 @@ async def test_ten_watchers_ask_no_more_than_one(tmp_path: Path, monkeypatch: py
 )
 def test_every_page_of_a_thousand_topics_is_painted_within_a_second(tmp_path: Path) -> None:
     with (
-        large_cluster(tmp_path / "data", topics=1000, groups=2300, letters=300) as namesrv,
-        running_console(ConsoleSettings(clusters={"local": namesrv})) as address,
+        large_cluster(tmp_path / "data", topics=1000, groups=2300, letters=300) as cluster,
+        running_console(ConsoleSettings(clusters={"local": cluster.namesrv})) as address,
         sync_playwright() as playwright,
     ):
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"] if os.getuid() == 0 else []

@@ -72,9 +72,13 @@ def traffic(namesrv: str) -> Iterator[None]:
             while not done.wait(0.05):
                 for _ in range(round(3 + 2 * math.sin(time.monotonic()))):
                     number += 1 if number % 20 != 19 else 2
-                    body = {"id": number, "customer": {"name": f"c-{number % 7}", "city": CITIES[number % 5]}}
-                    order = Message.json("orders", {**body, "amount": number % 400}, tags="created")
-                    producer.send(order)
+                    body: dict[str, object] = {
+                        "id": number,
+                        "customer": {"name": f"c-{number % 7}", "city": CITIES[number % 5]},
+                    }
+                    tag = ("created", "paid", "shipped")[number % 3]
+                    body["amount"] = round(number * 7.31 % 400, 2)
+                    producer.send(Message.json("orders", body, tags=tag, keys=[f"order-{number}"]))
                 producer.send(Message.json("payments", {"order": number}, keys=[f"order-{number}"]))
 
     thread = threading.Thread(target=send, name="traffic")

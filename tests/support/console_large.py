@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from skylark import Admin, Message, Producer
@@ -19,9 +20,17 @@ QUEUES = 4
 READ_WRITE = 6
 
 
+@dataclass(frozen=True)
+class LargeCluster:
+    """Where it listens, and its process."""
+
+    namesrv: str
+    process: int
+
+
 @contextlib.contextmanager
-def large_cluster(directory: Path, *, topics: int, groups: int, letters: int = 0) -> Iterator[str]:
-    """The name server's address. Each group has offsets in one topic; `letters` of them have dead letters."""
+def large_cluster(directory: Path, *, topics: int, groups: int, letters: int = 0) -> Iterator[LargeCluster]:
+    """Each group has offsets in one topic; `letters` of them have dead letters."""
     names = [f"topic-{number:04}" for number in range(topics)]
     members = [f"group-{number:04}" for number in range(groups)]
     committed = {str(queue): 0 for queue in range(QUEUES)}
@@ -44,7 +53,7 @@ def large_cluster(directory: Path, *, topics: int, groups: int, letters: int = 0
             if (found := re.search(r"name server on (127\.0\.0\.1:\d+)", line))
         )
         _fill(namesrv, names, members, letters)
-        yield namesrv
+        yield LargeCluster(namesrv, process.pid)
     finally:
         process.terminate()
         process.communicate(timeout=TIMEOUT_S)

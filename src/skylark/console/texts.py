@@ -96,7 +96,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "No groups yet. One appears when a consumer starts:",
         "还没有消费组。启动消费者即可出现：",
     ),
-    "empty.members": ("Nobody consumes. Start a consumer:", "没有在线消费者。启动一个："),
+    "empty.members": ("No member is online. Start a consumer:", "没有在线消费者。启动一个："),
     "empty.queues": ("No queues.", "没有队列。"),
     # Columns
     "col.topic": ("Topic", "主题"),
@@ -200,8 +200,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "track.CONSUMED": ("consumed", "已消费"),
     "track.FILTERED": ("passed: its expression does not match", "已跳过：不符合过滤表达式"),
     "track.NOT_YET": ("not consumed yet", "尚未消费"),
-    "track.PASSED": ("consumed or filtered; nobody is online", "已消费或被过滤；当前无人在线"),
-    "track.NOT_ONLINE": ("not consumed yet; nobody is online", "尚未消费；当前无人在线"),
+    "track.PASSED": ("consumed or filtered; no member is online", "已消费或被过滤；当前无人在线"),
+    "track.NOT_ONLINE": ("not consumed yet; no member is online", "尚未消费；当前无人在线"),
     "track.PULLS": ("members pull: only they know", "成员主动拉取：只有成员知道"),
     "track.BROADCAST": ("broadcast: every member keeps its own progress", "广播：每个成员各自记录"),
     "track.UNKNOWN": ("unknown", "未知"),
@@ -270,7 +270,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "reset.online": ("Members are online: they move while you look.", "有成员在线：位点会继续变化。"),
     "reset.offline": (
-        "Nobody is online: refused if the offsets change before.",
+        "No member is online: refused if the offsets change before.",
         "没有成员在线：若位点变化则拒绝。",
     ),
     "reset.moved": (
@@ -519,7 +519,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "why.unreadable": ("Topics that may not be read: {topics}.", "不可读的主题：{topics}。"),
     "why.unreadable.do": ("Give the topic the permission r or rw.", "将主题权限设为 r 或 rw。"),
     "why.nobody": (
-        "Nobody consumes; the last time was {seconds} ago.",
+        "No member is online; the last one consumed {seconds} ago.",
         "无人消费；上次消费在 {seconds} 前。",
     ),
     "why.nobody.do": ("Start a consumer of this group.", "启动该消费组的消费者。"),
@@ -530,7 +530,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "why.unsubscribed": ("No member subscribes to {topics} any more.", "已没有成员订阅 {topics}。"),
     "why.unsubscribed.do": (
-        "Its offsets stay; the lag counts them. Delete the group's offsets if nobody returns.",
+        "Its offsets stay; the lag counts them. Delete the group's offsets if no member returns.",
         "位点仍保留并计入堆积；若不再使用可删除。",
     ),
     "why.more_members": (
@@ -607,8 +607,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "group.follows": ("Keeps up with its topics.", "消费正常，跟上写入。"),
     "group.behind": ("Falls behind: more arrives than it consumes.", "正在落后：写入快于消费。"),
     "group.stands": ("Stands: messages wait and nothing is consumed.", "停滞：有消息等待但没有消费。"),
-    "group.nobody": ("Nobody is online, and messages wait.", "没有在线成员，且有消息等待。"),
-    "group.offline": ("Nobody is online; nothing waits.", "没有在线成员；没有等待的消息。"),
+    "group.nobody": ("No member is online, and messages wait.", "没有在线成员，且有消息等待。"),
+    "group.offline": ("No member is online; nothing waits.", "没有在线成员；没有等待的消息。"),
     "group.broadcast": (
         "Broadcast: every member keeps its own progress.",
         "广播模式：每个成员各自记录进度。",
@@ -651,7 +651,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "choose.all": ("Choose all", "全选"),
     "attention.none": ("Nothing needs attention.", "一切正常。"),
     "concern.nobody": (
-        "Nobody consumes for {group}, {lag} messages wait",
+        "{group} has no member online, {lag} messages wait",
         "{group} 没有在线成员，{lag} 条消息等待",
     ),
     "map.consumers": ("Groups and pipelines", "消费组与数据管道"),

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from skylark.admin.admin import AsyncAdmin
 from skylark.admin.dead_letters import DeadLetterCount
-from skylark.admin.overview import GroupState
+from skylark.admin.overview import GroupState, GroupStates
 from skylark.admin.results import ClusterSummary, ConnectedConsumers, Topic, TopicStats
 from skylark.admin.server_calls import at_once
 from skylark.console.drawings import Point
@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 2.0
 FRESH_S = 3.0
+STATES_SHARE = 0.02
+STATES_EVERY_S_MAX = 30.0
+"""The progress of thousands of groups keeps a broker busy: of its time it may take this share."""
 NAMES_EVERY_S = 10.0
 """Settings of topics, names of groups and dead letters change rarely and cost more."""
 WATCHED_S = 60.0
@@ -137,6 +140,8 @@ class Watch:
         self._inventory: tuple[float, Inventory] | None = None
         self._letters: dict[str, DeadLetterCount] = {}
         self._last: Look | None = None
+        self._states: tuple[float, GroupStates] | None = None
+        self._states_every_s = EVERY_S
         self._totals: deque[tuple[int, float, float, int, int]] = deque(maxlen=POINTS_MAX)
         self._times: deque[tuple[int, float]] = deque(maxlen=POINTS_MAX)
         self._groups: dict[str, tuple[array[int], array[int]]] = {}
@@ -172,6 +177,7 @@ class Watch:
         self._changes += 1
         self._inventory = None
         self._last = None
+        self._states = None
         self._letters = {}
         self._stats.forget()
         self._members.forget()
@@ -206,7 +212,8 @@ class Watch:
     async def _take(self) -> None:
         changes, started_s = self._changes, time.monotonic()
         summary, inventory = await asyncio.gather(self._admin.brokers.summary(), self._names())
-        states = await self._admin.overview.group_states(summary, dict(inventory.dead_letters))
+        self._every_s = max(EVERY_S, 4 * (time.monotonic() - started_s))  # slow servers are asked less often
+        is_due, states = await self._group_states(summary, inventory)
         known = set(inventory.groups)
         look = Look(
             time_ms=round(time.time() * 1000),
@@ -220,11 +227,25 @@ class Watch:
                 *inventory.failures,
             ),
         )
-        self._every_s = max(EVERY_S, 4 * (look.monotonic_s - started_s))  # slow servers are asked less often
         if self._changes != changes:
             return
         self._last = look
         self._totals.append((look.time_ms, look.puts_per_s, look.gets_per_s, look.lag, look.dead_letters))
+        if is_due:
+            self._states = (look.monotonic_s, states)
+            self._remember(look, states)
+
+    async def _group_states(self, summary: ClusterSummary, inventory: Inventory) -> tuple[bool, GroupStates]:
+        """The progress of all groups, and whether it is new: asking again has to be due."""
+        if self._states is not None and time.monotonic() - self._states[0] < self._states_every_s:
+            return False, self._states[1]
+        started_s = time.monotonic()
+        states = await self._admin.overview.group_states(summary, dict(inventory.dead_letters))
+        pause_s = (time.monotonic() - started_s) / STATES_SHARE
+        self._states_every_s = min(max(EVERY_S, pause_s), STATES_EVERY_S_MAX)
+        return True, states
+
+    def _remember(self, look: Look, states: GroupStates) -> None:
         self._times.append((look.time_ms, look.monotonic_s))
         self._ends.append((look.monotonic_s, states.ends))
         for name, state in islice(look.groups.items(), GROUPS_MAX):
