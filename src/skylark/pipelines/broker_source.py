@@ -57,8 +57,10 @@ class PulledRecords(NamedTuple):
         return self.block is before.block and self.address > before.address
 
 
-def locate_pulled(answers: Sequence[PulledRecords], wanted: OffsetRange) -> Records:
-    """Locate the records of consecutive replies in one buffer, leaving out those behind the range.
+def locate_pulled(answers: Sequence[PulledRecords], to_offset: int, from_offset: int = 0) -> Records:
+    """Locate the records of consecutive replies in one buffer, leaving out those from `to_offset` on.
+
+    Messages of an inner batch before `from_offset` are left out, too.
 
     A broker that sends queue entries has not checked the records: one that does not match its entry is bad.
     Raises CorruptRecord.
@@ -73,8 +75,8 @@ def locate_pulled(answers: Sequence[PulledRecords], wanted: OffsetRange) -> Reco
     else:
         starts = [place + np.cumsum(each) - each for place, each in zip(places, sizes, strict=True)]
         records = locate(block, np.concatenate(starts), np.concatenate(sizes))
-    records = unwrapped(records, wanted.from_offset)
-    return records.only(records.bad | (records.heads["queue_offset"] < wanted.to_offset))
+    records = unwrapped(records, from_offset)
+    return records.only(records.bad | (records.heads["queue_offset"] < to_offset))
 
 
 def _sizes(answers: Sequence[PulledRecords]) -> list[Ints] | None:
@@ -211,12 +213,12 @@ class BrokerSource:
         taken, bytes_max = 0, self._options.batch_bytes
         for answer in _Pulls(self._cluster, self._options, wanted, losses):
             if answers and (taken >= bytes_max or not answer.goes_on(answers[-1])):
-                yield locate_pulled(answers, wanted)
+                yield locate_pulled(answers, wanted.to_offset, wanted.from_offset)
                 answers, taken = [], 0
             answers.append(answer)
             taken += len(answer.records)
         if answers:
-            yield locate_pulled(answers, wanted)
+            yield locate_pulled(answers, wanted.to_offset, wanted.from_offset)
 
 
 def _places(records: bytes, broker_name: str) -> list[OffsetRange]:
