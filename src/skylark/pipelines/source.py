@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 3.0
+CATALOG_OPTION = "provider"
+"""An option that Spark adds when a table is created in its catalog."""
 
 
 class RangesPartition(InputPartition):
@@ -88,6 +90,12 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType | str:
+        if CATALOG_OPTION in self.options:
+            raise SettingsError(
+                CATALOG_OPTION,
+                "a topic cannot be a table: Spark does not pass a table's options to sources in Python when "
+                "it is read; use CREATE TEMPORARY VIEW … USING rocketmq OPTIONS (…)",
+            )
         options = load(SourceOptions, dict(self.options))
         if options.mode == "ranges":
             return spark_schema(RANGE_COLUMNS)

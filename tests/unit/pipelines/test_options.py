@@ -12,6 +12,7 @@ from skylark.pipelines.options import (
     load,
     option_table,
 )
+from skylark.pipelines.source import RocketMQSource
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "spark" / "source-options.md"
 GOOD = {"namesrv": "127.0.0.1:9876", "topic": "orders"}
@@ -50,6 +51,11 @@ def test_what_cannot_be_used_is_refused(given: dict[str, str], complaint: str) -
     with pytest.raises(SettingsError) as failure:
         load(SourceOptions, given)
     assert complaint in str(failure.value)
+
+
+def test_a_table_of_a_catalog_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(SettingsError, match="use CREATE TEMPORARY VIEW"):
+        RocketMQSource({**GOOD, "provider": "rocketmq"}).schema()
 
 
 def test_the_documentation_lists_every_option() -> None:
