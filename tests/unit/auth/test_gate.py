@@ -110,6 +110,16 @@ def test_altered_requests_are_refused(rig: Rig) -> None:
     assert rig.ask(command) == "check signature failed."
 
 
+def test_a_replayed_request_is_admitted_until_the_secret_changes(rig: Rig) -> None:
+    """Signatures have no time and no number: the guide says so, and that TLS protects against listeners."""
+    recorded = signed(ALICE, b="orders")
+    assert [rig.ask(recorded), rig.ask(recorded)] == [None, None]
+    assert rig.visitor.senders()
+    rig.store.put_user(User("alice", "another-secret"))
+    assert not rig.visitor.senders()
+    assert rig.ask(recorded) == "check signature failed."
+
+
 def test_a_body_that_cannot_be_read_is_refused(rig: Rig) -> None:
     assert rig.ask(signed(ALICE, 34, b"not json")) == "parse authorization context error."
 
