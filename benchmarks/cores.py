@@ -90,8 +90,8 @@ def summary(rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
         mine, other = rounds.values()
         times = [a["messages_per_s"] / b["messages_per_s"] for a, b in zip(mine, other, strict=True)]
         result["ratio"] = {
-            "median": round(statistics.median(times), 2), "lowest": round(min(times), 2),
-            "highest": round(max(times), 2),
+            "median": round(statistics.median(times), 2), "min": round(min(times), 2),
+            "max": round(max(times), 2),
         }  # fmt: skip
     return result
 

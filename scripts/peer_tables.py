@@ -392,6 +392,36 @@ def python_ratios(found: ProgramResult) -> str:
     return table(("Rates of one run", "aim", "median of the rounds"), rows, " rr")
 
 
+# --- `benchmarks.cores` ---
+
+
+def cores(found: ProgramResult) -> str:
+    """Bold where two brokers of ours are slower than Apache's."""
+    rows: list[Row] = []
+    for name, cell in found.results["cells"].items():
+        pair = [cell.get(system) for system in ("ours", "apache")]
+        figures = [
+            text
+            for each in pair
+            for text in (("", "") if each is None else (_per_s(each), number(each["broker_cpu_us"])))
+        ]
+        times = _times(cell["ratio"], OTHER_AIM) if "ratio" in cell else ""
+        rows.append((cell_title(name), *figures, times))
+    columns = (
+        "Cell",
+        "two of ours, messages/s",
+        "µs of a core",
+        "Apache's, messages/s",
+        "µs of a core",
+        "times",
+    )
+    return table(columns, rows, " rrrrr")
+
+
+def _per_s(figures: Mapping[str, float]) -> str:
+    return number(figures["messages_per_s"])
+
+
 # --- `benchmarks.store` ---
 
 
@@ -602,6 +632,7 @@ TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
     "broker": {"apache": apache, "bare-loop": bare_loop},
     "security": {"security": security},
     "client": {"clients": clients},
+    "cores": {"cores": cores},
     "python_clients": {"python-clients": python_clients, "python-ratios": python_ratios},
     "store": {"store": store},
     "spark": {"spark": spark, "spark-ratios": spark_ratios},

@@ -242,3 +242,40 @@ def test_what_is_no_result_is_named(data: bytes) -> None:
 def test_a_file_that_is_not_there_ends_with_a_sentence() -> None:
     with pytest.raises(SystemExit, match="nowhere"):
         main(["nowhere.json"])
+
+
+def test_python_clients_stand_side_by_side_and_lost_cells_are_bold() -> None:
+    def figure(per_s: float, client_us: float) -> dict[str, float]:
+        return {"median_per_s": per_s, "lowest_per_s": 1, "highest_per_s": 2, "client_us": client_us}
+
+    found = {
+        "cells": {
+            "send-many": {"skylark": figure(300_000, 2.5), "confluent-kafka": figure(400_000, 1.5)},
+            "consume": {"skylark": figure(900_000, 0.9), "confluent-kafka": figure(600_000, 0.6)},
+            "consume-arrow": {"skylark": figure(1_200_000, 0.5)},
+        },
+        "ratios": {
+            "consume-arrow / confluent-kafka consume": {
+                "median": 1.9, "lowest": 1.5, "highest": 2.1, "expected": 2.0, "met": False,
+            }
+        },
+    }  # fmt: skip
+    tables = tables_of({"a": reported("python_clients", found)})
+    assert lines(tables["python-clients"]) == [
+        "| send, many in flight, each message acknowledged | 300,000, 2.5 | 400,000, 1.5 |  |  | **0.75** |",
+        "| consume, 1,000 at once | 900,000, 0.9 | 600,000, 0.6 |  |  | 1.50 |",
+        "| consume Arrow tables of seven columns | 1,200,000, 0.5 |  |  |  | 2.00 |",
+    ]
+    assert lines(tables["python-ratios"]) == [
+        "| consume-arrow / confluent-kafka consume | at least 2 | **1.90** (1.50 to 2.10) |"
+    ]
+
+
+def test_two_brokers_stand_beside_one_of_apache() -> None:
+    ours, other = ({"messages_per_s": rate, "broker_cpu_us": 6.0, "p99_us": 1.0} for rate in (90.0, 100.0))
+    ratio = {"median": 0.9, "min": 0.8, "max": 1.1}
+    cells = {"async-64-128B": {"ours": ours, "apache": other, "ratio": ratio}, "batch-128B": {"ours": ours}}
+    assert lines(tables_of({"a": reported("cores", {"cells": cells})})["cores"]) == [
+        "| 64 in flight, 128 B | 90 | 6 | 100 | 6 | **0.90 (0.80 to 1.10)** |",
+        "| batches of 32, 128 B | 90 | 6 |  |  |  |",
+    ]
