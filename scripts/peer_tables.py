@@ -611,7 +611,7 @@ def lake_topics(found: ProgramResult) -> str:
         (number(count), f"{each['turn_s']:.2f}", f"{each['idle_turn_s']:.2f}", number(each["megabytes"]))
         for count, each in sorted(measured.items())
     ]
-    columns = ("Topics", "turn with a message in each, s", "idle turn, s", "MB at most")
+    columns = ("Topics", "turn with a message in each, s", "idle turn, s", "MB of memory after it")
     full, idle = ([measured[count][key] for count in sorted(measured)] for key in ("turn_s", "idle_turn_s"))
     chart = [
         "```mermaid",
