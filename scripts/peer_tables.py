@@ -59,6 +59,7 @@ KINDS = {
     "async": "",
     "sync": "synchronous flush, ",
     "batch": f"batches of {c.BATCH}, ",
+    "batch-topic": f"batches of {c.BATCH}, BatchCQ topic, ",
     "pull": "pulls of 32, backlog of ",
     "pull-tag": "pulls of 32 by tag, backlog of ",
     "pull-sql92": "pulls of 32 by SQL92, backlog of ",

@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from benchmarks._common import ProgramResult
+from benchmarks.broker import CELLS
 from benchmarks.compare.cells import APACHE, KAFKA, NATS, OURS, START, choose
 from benchmarks.compare.figures import Comparison, Outcome, SystemFacts, rows_of
 from benchmarks.growth import TITLES
+from scripts.peer_tables import cell_title
 from scripts.performance_figures import FIGURE, with_figures
 from scripts.performance_page import main, tables_of
 from skylark.bench.machine import describe
@@ -83,7 +85,8 @@ def test_brokers_on_the_whole_machine_have_their_own_table_and_aim() -> None:
     assert values == ["1.9 to 2.5", "0.7", "batches of 32, 128 B", "(not measured)"]
 
 
-def test_new_kinds_of_cells_and_bare_loops_have_titles() -> None:
+def test_all_kinds_of_cells_and_bare_loops_have_titles() -> None:
+    assert len({cell_title(cell.name) for cell in CELLS}) == len(CELLS)
     spread = {"median": 0.8, "min": 0.7, "max": 0.95}
     found = {
         "timer-128B": pair(30, 10),
