@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,9 +249,12 @@ def summary(times_s: list[float]) -> dict[str, float]:
     return {"count": len(ordered), "p50_ms": statistics.median(ordered), "p99_ms": p99, "max_ms": ordered[-1]}
 
 
-async def kill_masters(cluster: Cluster, admin: AsyncAdmin, load: Load, times: int) -> list[float]:
-    found = []
-    for _ in range(times):
+async def kill_masters(
+    cluster: Cluster, admin: AsyncAdmin, load: Load, times: int, seconds: float
+) -> list[float]:
+    found: list[float] = []
+    end = time.monotonic() + seconds
+    while len(found) < times and time.monotonic() < end:
         master = await cluster.master(admin, 1)
         process = cluster.brokers[master]
         killing, began = asyncio.ensure_future(process.kill()), time.monotonic()
@@ -273,24 +277,25 @@ async def hand_over(cluster: Cluster, admin: AsyncAdmin, load: Load, times: int)
     return found
 
 
-async def throughput(producer: AsyncProducer, seconds: float) -> dict[str, float]:
+async def throughput(producer: AsyncProducer, seconds: float) -> dict[str, Any]:
     """Acknowledged messages per second with many senders, after some time to warm up."""
-    count = failures = 0
+    count = 0
+    failures: Counter[str] = Counter()
     start = time.monotonic() + WARM_UP_S
     end = start + seconds
 
     async def send() -> None:
-        nonlocal count, failures
+        nonlocal count
         while (now := time.monotonic()) < end:
             try:
                 await producer.send(Message(TOPIC, BODY))
-            except RocketMQError:
-                failures += now >= start
+            except RocketMQError as error:
+                failures[type(error.__cause__ or error).__name__] += now >= start
             else:
                 count += now >= start
 
     await asyncio.gather(*(send() for _ in range(CONCURRENCY)))
-    return {"messages_per_s": round(count / seconds), "failures": failures}
+    return {"messages_per_s": count / seconds, "failures": dict(failures)}
 
 
 async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
@@ -307,7 +312,8 @@ async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[st
             async with AsyncProducer(
                 "P", namesrv=cluster.namesrv, settings=settings, client=client
             ) as producer:
-                result |= await throughput(producer, options.seconds)
+                if options.seconds:
+                    result |= await throughput(producer, options.seconds)
                 if replicas > 1:
                     load = Load(producer)
                     sending = asyncio.ensure_future(load.run())
@@ -315,7 +321,7 @@ async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[st
                     result["hand_over_pause"] = summary(pauses)
                     result["hand_over_failures"] = load.failures
                     result["kill_to_send_ok"] = summary(
-                        await kill_masters(cluster, admin, load, options.kills)
+                        await kill_masters(cluster, admin, load, options.kills, options.kill_seconds)
                     )
                     sending.cancel()
     finally:
@@ -324,24 +330,26 @@ async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[st
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
-    results = []
-    for replicas in (1, 2):
+    results = {}
+    for name, replicas in (("alone", 1), ("two_replicas", 2)):
+        if replicas == 1 and not options.seconds:
+            continue
         with tempfile.TemporaryDirectory() as directory:
             cluster = (
                 ApacheCluster(Path(directory), replicas)
                 if options.peer == "apache"
                 else SkylarkCluster(Path(directory), [HERE] * replicas)
             )
-            results.append(await with_cluster(cluster, options))
-    share = results[1]["messages_per_s"] / results[0]["messages_per_s"]
-    return {"alone": results[0], "two_replicas": results[1], "throughput_share": round(share, 2)}
+            results[name] = await with_cluster(cluster, options)
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kill-seconds", type=float, default=600.0, help="no more kills after so long")
     parser.add_argument("--hand-overs", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of throughput, alone and with a replica")
     parser.add_argument("--peer", choices=["apache"], help="measure this cluster instead of Skylark's")
     print(json.dumps(asyncio.run(run(parser.parse_args())), indent=2))
 

@@ -137,7 +137,8 @@ class ReplicationSlave:
                 )
         info = (await self._pool.call(address, GetBrokerRuntimeInfo(), timeout_s=ASK_TIMEOUT_S)).table
         try:
-            found = MasterLog(int(info["commitLogMinOffset"]), int(info["commitLogMaxOffset"]))
+            # An empty log of Apache's begins at -1.
+            found = MasterLog(max(0, int(info["commitLogMinOffset"])), int(info["commitLogMaxOffset"]))
         except (KeyError, ValueError) as error:
             raise CannotFollow(f"{address} does not say where its log begins and ends ({error})") from None
         self._status.master_offset = found.max_offset
