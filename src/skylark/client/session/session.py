@@ -444,17 +444,22 @@ class Session:
     def _on_refusal(self, address: str) -> None:
         """Find the next master of a broker that answers as a slave does, and may be one now."""
         broker, now = self._mastered_by(address), asyncio.get_running_loop().time()
-        if broker is not None and now >= self._doubted.get(broker, 0.0):
+        if broker is None:
+            return
+        if now >= self._doubted.get(broker, 0.0) or self._master_of(broker) is None:
             self._doubted[broker] = now + DOUBT_INTERVAL_S
             self._followed.add(broker)
             self.tasks.spawn(self._follow(broker, address, DOUBT_S, lambda: False), f"follow {broker}")
 
     def _mastered_by(self, address: str) -> str | None:
-        """Return the broker whose master has this address, unless its next master is being looked for."""
+        """Return the broker with this master, or with none, unless the next one is being looked for."""
         broker = self.routes.broker_of(address)
         if broker is None or broker in self._followed or self._closed:
             return None
-        return broker if self.routes.brokers().get(broker, {}).get(MASTER_ID) == address else None
+        return broker if self._master_of(broker) in (None, address) else None
+
+    def _master_of(self, broker: str) -> str | None:
+        return self.routes.brokers().get(broker, {}).get(MASTER_ID)
 
     async def _follow(self, broker: str, lost: str, for_s: float, is_back: Callable[[], bool]) -> None:
         """Refresh the routes of a broker until they name another master, or the old one is back.
@@ -467,7 +472,7 @@ class Session:
             while loop.time() < end:
                 topics = self.routes.topics_of(broker)
                 await self._refresh_some(topics[:1])  # one topic tells about the broker
-                master = self.routes.brokers().get(broker, {}).get(MASTER_ID)
+                master = self._master_of(broker)
                 if master is not None and (master != lost or is_back()):
                     await self._refresh_some(topics[1:])
                     return
