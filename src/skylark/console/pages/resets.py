@@ -13,7 +13,8 @@ from skylark.console.grid import Grid, GridColumn, format_duration
 from skylark.console.pages.groups import GROUPS, known, members_of
 from skylark.console.pages.messages import cursor_text, parse_cursor
 from skylark.console.view import Ask, BadForm, PageView, failures_of, redirect
-from skylark.errors import RocketMQError
+from skylark.errors import BrokerError, RocketMQError
+from skylark.protocol.codes import ResponseCode
 from skylark.quantities import parse_time_ms
 
 PLACES = {"begin": BEGIN, "end": END}
@@ -130,7 +131,12 @@ async def apply(ask: Ask) -> PageView | Response:
 async def put_back(ask: Ask, before: dict[str, str]) -> None:
     """Restore the offsets that a reset has changed."""
     for queue, queue_offset in (parse_cursor(before["topic"], before["offsets"]) or {}).items():
-        await ask.admin.offsets.reset_queue(before["group"], queue, queue_offset)
+        try:
+            await ask.admin.offsets.reset_queue(before["group"], queue, queue_offset)
+        except BrokerError as error:
+            if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise
+            await ask.admin.offsets.commit(before["group"], {queue: queue_offset})  # brokers of 4.9
 
 
 # --- Why ---

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from skylark.admin.results import Topic
+from skylark.admin.results import Gathered, Topic
 from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn, Row
 from skylark.console.pages.overview import with_stats
 from skylark.console.view import LIST, Ask, PageSection, PageView, failures_of, list_page
-from skylark.errors import RocketMQError
+from skylark.errors import BrokerError, RocketMQError, SomeServersFailed
 
 MESSAGE_TYPE = "message.type"
 TOPICS = PageSection(
@@ -186,7 +186,13 @@ async def groups(ask: Ask) -> PageView:
 async def settings(ask: Ask) -> PageView:
     """The settings on each broker; differences are marked."""
     topic = ask.path("topic")
-    found = await ask.admin.topics.config(topic)
+    known = (await ask.look()).inventory.topics.get(topic, {})
+    try:
+        found = await ask.admin.topics.config(topic)
+    except (BrokerError, SomeServersFailed):
+        if not known:
+            raise
+        found = Gathered(known, {})  # brokers of 4.9 list settings, but do not answer for one topic
     values = {
         address: {
             "read_queues": part.read_queues,
