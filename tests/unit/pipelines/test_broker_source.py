@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from skylark.errors import CorruptRecord
 from skylark.pipelines.broker_source import PulledRecords, locate_pulled
-from skylark.pipelines.message_source import OffsetRange
-from skylark.protocol.bodies import MessageQueue
 from skylark.store.message_store import MessageStore
 from skylark.store.queue_entry import ENTRY
 from tests.support.store import message, opened, put_all, small_settings
@@ -24,10 +22,6 @@ BODIES = st.lists(st.binary(max_size=300), min_size=1, max_size=12)
 def records_of(store: MessageStore, bodies: list[bytes]) -> list[bytes]:
     put_all(store, [message(body=body, tags="TagA") for body in bodies])
     return [bytes(record) for record in store.get("T", 0, 0, 32).records]
-
-
-def up_to(to_offset: int) -> OffsetRange:
-    return OffsetRange(MessageQueue("T", "broker-a", 0), 0, to_offset)
 
 
 def in_a_block(answers: list[list[bytes]], *, with_units: list[bool]) -> list[PulledRecords]:
@@ -54,9 +48,9 @@ def test_units_say_what_walking_finds(
     answers = [
         records[at : at + size] for at, (size, _) in zip(range(0, len(records), 5), cuts, strict=False)
     ]
-    walked = locate_pulled(in_a_block(answers, with_units=[False] * len(answers)), up_to(to_offset))
+    walked = locate_pulled(in_a_block(answers, with_units=[False] * len(answers)), to_offset)
     for with_units in ([True] * len(answers), [has for _, has in cuts[: len(answers)]]):
-        found = locate_pulled(in_a_block(answers, with_units=with_units), up_to(to_offset))
+        found = locate_pulled(in_a_block(answers, with_units=with_units), to_offset)
         assert found.heads.tobytes() == walked.heads.tobytes()
         views = [bytes(found.body_view(row)) for row in range(len(found))]
         assert views == [bytes(walked.body_view(row)) for row in range(len(walked))]
@@ -71,7 +65,7 @@ def test_a_record_that_does_not_fit_its_unit_is_bad_and_the_others_are_not(damag
         records = records_of(store, [b"a", b"bb", b"ccc"])
     place, wrong = damage
     records[1] = records[1][:place] + wrong + records[1][place + 4 :]
-    found = locate_pulled(in_a_block([records], with_units=[True]), up_to(3))
+    found = locate_pulled(in_a_block([records], with_units=[True]), 3)
     assert found.bad.tolist() == [False, True, False]
     assert [bytes(found.body_view(row)) for row in (0, 2)] == [b"a", b"ccc"]
 
@@ -83,7 +77,10 @@ def test_units_that_cannot_be_right_are_not_believed(size: int) -> None:
     [answer] = in_a_block([records], with_units=[True])
     units = bytearray(answer.units)
     units[8:12] = np.array([size], ">i4").tobytes()
-    found = locate_pulled([PulledRecords(answer.records, bytes(units))], up_to(3))
-    assert found.heads["queue_offset"].tolist() == [0, 1, 2]
+    assert locate_pulled([PulledRecords(answer.records, bytes(units))], 3).heads["queue_offset"].tolist() == [
+        0,
+        1,
+        2,
+    ]
     with pytest.raises(CorruptRecord, match="truncated"):
-        locate_pulled([PulledRecords(answer.records[:-1], answer.units)], up_to(3))
+        locate_pulled([PulledRecords(answer.records[:-1], answer.units)], 3)
