@@ -16,7 +16,7 @@ from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.index import Index
 from skylark.store.log_scan import LogWalk
-from skylark.store.queue_entry import ENTRY, INNER_BATCH, LONE_UNIT, NO_ENTRY_MASK, PREPARED, tags_code
+from skylark.store.queue_entry import ENTRY, INNER_BATCH, NO_ENTRY_MASK, PREPARED, UNUSUAL_MASK, tags_code
 from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
@@ -98,9 +98,9 @@ class Dispatcher:
         ordinary = True
         for placed in batch:
             queue = placed.queue
-            if placed.sys_flag & NO_ENTRY_MASK:
+            if placed.sys_flag & UNUSUAL_MASK:
                 ordinary = False
-                if not placed.sys_flag & LONE_UNIT:
+                if not self.has_entry(placed):
                     continue
                 self._add(placed)
             else:

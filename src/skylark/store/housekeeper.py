@@ -234,9 +234,12 @@ class Housekeeper:
     def cut(self, physical_offset: int) -> None:
         """Truncate log, queues and index at a record's start, durably. Raises OSError, DiskFull."""
         with self._flush_lock:
-            # First reduce the durable offset: a crash must never trust data that is truncated.
-            durable_offset = min(self.checkpoint.durable_offset or 0, physical_offset)
-            self.checkpoint = replace(self.checkpoint, durable_offset=durable_offset)
+            # First reduce these offsets: a crash must never trust data that is truncated.
+            self.checkpoint = replace(
+                self.checkpoint,
+                durable_offset=min(self.checkpoint.durable_offset or 0, physical_offset),
+                confirm_physical_offset=min(self.checkpoint.confirm_physical_offset, physical_offset),
+            )
             self._checkpoint_file.save(self.checkpoint)
             self._save_manifest(physical_offset)
             with self._flusher.lock, self._lock:

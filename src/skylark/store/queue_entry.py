@@ -20,9 +20,11 @@ BLANK_ENTRY_SIZE = 0x7FFFFFFF
 # consume queue instead.
 PREPARED = int(SystemFlag.TRANSACTION_PREPARED)
 INNER_BATCH = int(SystemFlag.INNER_BATCH)
+NO_ENTRY_MASK = PREPARED | INNER_BATCH
 LONE_UNIT = 1 << 30
-"""In memory only: marks a single message of a batch consume queue, which also has a unit."""
-NO_ENTRY_MASK = PREPARED | INNER_BATCH | LONE_UNIT
+"""Set in memory for a single message of a batch consume queue. Clients may set it, too: look at the queue."""
+UNUSUAL_MASK = NO_ENTRY_MASK | LONE_UNIT
+"""Records without any of these flags have a plain entry."""
 BLANK_ENTRY = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 """An entry without a record: before a queue's first message, or where the log lost one."""
 

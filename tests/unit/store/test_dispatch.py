@@ -55,6 +55,13 @@ def test_what_is_indexed(flag: int, expected: bool) -> None:
 # Confirmation
 
 
+def test_flags_of_a_client_hide_no_message() -> None:
+    flags = {b"none": 0, b"lone": 1 << 30, b"all but half and batch": -149}
+    with opened() as store:
+        put_all(store, [message(body=body, sys_flag=flag) for body, flag in flags.items()])
+        assert bodies(store) == list(flags)
+
+
 def test_under_sync_flush_messages_appear_when_they_are_on_disk() -> None:
     arrived: list[int] = []
 
