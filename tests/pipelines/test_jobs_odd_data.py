@@ -82,6 +82,7 @@ def test_an_edit_that_cannot_be_sent_or_written_down_is_refused_before_anything_
     assert resend(lambda df: df) == 1  # nothing of the others is left to be completed
 
 
+@pytest.mark.nightly
 def test_a_body_that_is_put_aside_for_the_second_time(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def send_born(cluster: PipelineCluster, topic: str, body: bytes, born_ms: int) -
     cluster.wire.connection(cluster.servers.broker).call(request)
 
 
+@pytest.mark.nightly
 def test_a_message_born_in_no_year_is_read_archived_shown_and_sent_again(
     spark: SparkSession,
     shared_cluster: PipelineCluster,

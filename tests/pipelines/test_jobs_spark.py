@@ -325,6 +325,7 @@ def test_a_resend_that_was_stopped_is_completed_by_the_next(
     assert len(table_rows(tmp_path / "audit", "queueOffset")) == 6
 
 
+@pytest.mark.nightly
 def test_letters_that_cannot_be_sent_are_in_nobodys_way(
     spark: SparkSession, shared_cluster: PipelineCluster, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

@@ -228,7 +228,7 @@ def offsets_in(output: Output) -> list[tuple[int, int]]:
     return sorted(zip(found["queueId"].to_pylist(), found["queueOffset"].to_pylist(), strict=True))
 
 
-@BOTH
+@pytest.mark.parametrize("kind", ["delta", pytest.param("parquet", marks=pytest.mark.nightly)])
 @pytest.mark.timeout(600)
 def test_an_archive_is_not_written_twice_with_another_state(
     spark: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path, kind: str

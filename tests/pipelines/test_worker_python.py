@@ -28,6 +28,7 @@ print(json.dumps([sys.executable, ssl.__file__, skylark.__file__, *mapped]))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="packs Python for Linux")
 def test_a_packed_interpreter_runs_at_another_path_with_its_own_libraries(tmp_path: Path) -> None:
     made = tmp_path / "env"  # an environment without packages: few files

@@ -24,6 +24,8 @@ CLIENTS = ["skylark.Producer", "skylark.TransactionProducer", "skylark.PushConsu
 # Methods of asyncio clients that only the client itself calls; mkdocs.yml leaves them out, too.
 INTERNAL = {"wait_for", "shorten", "on_connected", "sender", "session", "target", "held", "take_batch"}
 
+pytestmark = pytest.mark.xdist_group("api_reference")  # the package is read once
+
 
 def public(module: ModuleType) -> set[str]:
     names: list[str] = module.__all__
