@@ -128,7 +128,7 @@ def ours(directory: Path, flush: str) -> Iterator[str]:
 def apache(directory: Path, flush: str) -> Iterator[str]:
     """The address of Apache's broker; its name server runs beside it."""
     classpath = jars_of(POM)
-    settings = SETTINGS | {"flushDiskType": FLUSH_TYPES[flush]}
+    settings = SETTINGS | {"flushDiskType": FLUSH_TYPES[flush], "enablePropertyFilter": "true"}
     with ApacheNameServer(classpath, directory / "name-server") as name_server:
         broker = MeasuredBroker(
             classpath,
