@@ -171,8 +171,10 @@ class Contestant(LoadTarget):
         directory: Path,
         *,
         cpu: int | None = CLIENT_CPU,
+        topics: str = "benchmark",
     ) -> None:
         super().__init__(address, client, cpu=cpu)
+        self._topics = topics
         self.contender = contender
         self._directory = directory
 
@@ -184,7 +186,7 @@ class Contestant(LoadTarget):
             address=self.address,
             kind=LoadKind.PULL if cell.pulls else LoadKind.SEND,
             # A backlog is new each time: the older it is, the more of it a broker may have to read from disk.
-            topic=f"benchmark-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else ""),
+            topic=f"{self._topics}-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else ""),
             queues=QUEUES,
             attributes=cell.attributes,
             body_bytes=cell.body_bytes,

@@ -54,8 +54,10 @@ class Pair:
         contender = Contender(name, ours)
         self.name = name
         self._brokers = len(set(addresses))
+        # Topics of its own for each client: stored messages are counted by topic.
         self._targets = [
-            Contestant(contender, address, LoadClient(), path, cpu=None) for address in addresses
+            Contestant(contender, address, LoadClient(), path, cpu=None, topics=f"client-{number}")
+            for number, address in enumerate(addresses)
         ]
         self._threads = ThreadPoolExecutor(CLIENTS)
 
