@@ -93,7 +93,9 @@ async def run(times: int, cables: dict[str, Cable], directory: Path) -> dict[str
                 sending = asyncio.ensure_future(load.run())
                 await load.next_after(0.0)
                 for _ in range(times):
+                    await asyncio.sleep(BACK_S)  # a former master that is back learns that it is one
                     master = await cluster.master(admin, REPLICAS - 1)
+                    assert master == load.acknowledged[-1][1]
                     cable = cables[master.rpartition(":")[0]]
                     pulled = time.monotonic()
                     cable.plug("down")

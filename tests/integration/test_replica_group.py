@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -449,6 +450,31 @@ async def test_a_hand_over_under_load_loses_nothing(tmp_path: Path) -> None:
             await until(lambda: len(sent) > count + 10)
             is_over.set()
         assert set(sent) <= set(await bodies_of(second))
+
+
+async def test_sends_in_flight_at_a_hand_over_are_acknowledged(tmp_path: Path) -> None:
+    """They are in the successor's log; only those that come later are refused."""
+    async with running_group(tmp_path) as (_, first, second):
+        codes: Counter[int] = Counter()
+
+        async def load() -> None:
+            async with BrokerClient(first.address) as client:
+                while is_master(first):
+                    try:
+                        codes[await send_code(client, b"x")] += 1
+                    except BrokerError as error:
+                        codes[error.code] += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(20):
+                tasks.create_task(load())
+            await until(lambda: codes[ResponseCode.SUCCESS] > 100)
+            async with BrokerClient(first.address) as client:
+                await client.ask(
+                    ElectMaster("DefaultCluster", "broker-a", own_id(second), designate_elect=True)
+                )
+        refusals = {ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY}
+        assert codes.keys() <= {ResponseCode.SUCCESS, *refusals}, codes
 
 
 async def test_an_administrator_hands_over(tmp_path: Path) -> None:

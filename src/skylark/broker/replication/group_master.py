@@ -136,7 +136,7 @@ class GroupReplication(ReplicationMaster):
 
     def _answer(self, answer: FlushAnswer, status: PutStatus) -> None:
         """Answer a send; not with success if another master may have been elected meanwhile."""
-        if status is PutStatus.PUT_OK and (self.state is None or self._role.is_fenced):
+        if status is PutStatus.PUT_OK and (self.state is None or self._role.is_doubtful):
             status = PutStatus.FLUSH_SLAVE_TIMEOUT
         answer(status)
 

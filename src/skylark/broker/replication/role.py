@@ -97,7 +97,12 @@ class Role:
         With a lapsed lease it still takes them if other members must acknowledge them: those that follow
         another master do not.
         """
-        return self.lease is not None and (self.is_paused or (self.is_alone and not self.lease.holds))
+        return self.lease is not None and (self.is_paused or self.is_doubtful)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether another master may acknowledge other messages: this one is alone, and its lease is over."""
+        return self.lease is not None and self.is_alone and not self.lease.holds
 
     @property
     def is_changing(self) -> bool:
