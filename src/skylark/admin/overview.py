@@ -42,7 +42,7 @@ class GroupStates:
     groups: tuple[GroupState, ...]
     failures: tuple[str, ...]
     ends: Mapping[str, int]
-    """Of each topic that a group consumes: the ends of its queues, added up."""
+    """The ends of the queues of each topic that a group consumes, added up."""
 
 
 class AsyncOverview:
