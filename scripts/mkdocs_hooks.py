@@ -30,7 +30,7 @@ ORDER = {
         "benchmark plan-capacity compare-with-others torture coming-from-the-java-client"
     ),
     RUNNING: "operations security migration",
-    "Spark": "source-options archive etl cdc agg sql report run sink replay dlq notebook clusters",
+    "Spark": "source-options archive etl cdc agg sql state report run sink replay dlq notebook clusters",
     "Reference": (
         "commands api-producers api-consumers api-messages api-asyncio api-admin api-settings api-errors "
         "api-testing producer-settings push-consumer-settings pull-consumer-settings broker-settings metrics "
