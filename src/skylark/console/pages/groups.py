@@ -16,7 +16,7 @@ from skylark.model.names import dead_letter_topic
 
 GROUPS = PageSection("groups", {"progress": "", "why": "why", "members": "members", "settings": "settings"})
 NO_STATE = GroupState("", (), 0, 0, 0, 0, 0)
-"""Of a group without offsets."""
+"""The state of a group without offsets."""
 
 
 async def members_of(ask: Ask, group: str) -> ConnectedConsumers | None:
