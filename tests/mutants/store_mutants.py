@@ -39,8 +39,8 @@ STORE_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         row=76,
         file="store/queue_entry.py",
-        text="NO_ENTRY_MASK = PREPARED | INNER_BATCH | LONE_UNIT",
-        replacement="NO_ENTRY_MASK = INNER_BATCH | LONE_UNIT",
+        text="NO_ENTRY_MASK = PREPARED | INNER_BATCH",
+        replacement="NO_ENTRY_MASK = INNER_BATCH",
         what="half messages are in the consume queues",
         tests=("unit/store/test_requirements.py::test_sf_076_transactions_under_way_are_not_in_queues",),
     ),
