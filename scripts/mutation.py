@@ -40,7 +40,7 @@ OURS = ("skylark", "tests", "conftest", "test_")
 """Names of modules that a child imports anew; third-party ones are shared."""
 PYTEST = (
     "-x", "-q", "-m", "not nightly", "--hypothesis-profile", "quick", "-n", "0",
-    "-p", "no:cacheprovider", "-p", "no:rerunfailures", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+    "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
