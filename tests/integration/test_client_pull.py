@@ -220,6 +220,25 @@ async def test_a_commit_covers_all_that_was_handed_out(rig: Rig, wait: bool) -> 
         assert await consumer.committed(ALL[0]) == 1
 
 
+@pytest.mark.parametrize("interval_ms", [10, 60_000], ids=["periodic commits", "commit at the end"])
+async def test_automatic_commits_do_not_undo_an_explicit_one_in_mid_batch(
+    rig: Rig, interval_ms: int
+) -> None:
+    await rig.send(10, queue_id=0)
+    async with rig.consumer(pull_batch_max=10, auto_commit_interval_ms=interval_ms) as consumer:
+        consumer.assign([ALL[0]])
+        assert len(await consumer.poll(WAIT_MS)) == 10
+        await consumer.commit({ALL[0]: 7})
+        after = len(rig.commits)
+        if interval_ms == 10:  # the other queues show that automatic commits have run since
+            consumer.assign(ALL)
+            await until(lambda: len(rig.commits) >= after + QUEUES - 1)
+    assert (await rig.admin.offsets.committed(GROUP, TOPIC))[ALL[0]] == 7
+    async with rig.consumer() as consumer:
+        consumer.assign([ALL[0]])
+        assert [message.body for message in await consumer.poll(WAIT_MS)] == [b"7", b"8", b"9"]
+
+
 async def _all_committed(rig: Rig, queue_offset: int) -> bool:
     return set((await rig.admin.offsets.committed(GROUP, TOPIC)).values()) == {queue_offset}
 

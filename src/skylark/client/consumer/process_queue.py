@@ -273,8 +273,8 @@ class PulledQueue:
     """One queue of a pull consumer: fetched, handed-out and finished messages. Loop thread.
 
     done <= position <= next_offset: everything below `done` is finished and may be committed, below
-    `position` it was handed out, below `next_offset` it was fetched. All are None while the start offset is
-    unknown.
+    `position` it was handed out, below `next_offset` it was fetched. An explicit commit sets `done`, also
+    beyond `position`. All are None while the start offset is unknown.
     """
 
     def __init__(self, queue: MessageQueue) -> None:

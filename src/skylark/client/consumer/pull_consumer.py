@@ -473,8 +473,8 @@ class AsyncPullConsumer(GroupConsumer[PullConsumerSettings]):
         if offsets is None:
             offsets = {queue: part.position for queue, part in held.items() if part.position is not None}
         for queue, queue_offset in offsets.items():
-            if queue in held and held[queue].position == queue_offset:
-                held[queue].finish()
+            if queue in held:
+                held[queue].done = queue_offset  # or else the next automatic commit would undo this one
         commits = self._running_commits()
         await asyncio.gather(*(commits.commit(queue, offsets[queue], wait=wait) for queue in offsets))
 
