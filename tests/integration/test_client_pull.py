@@ -221,9 +221,7 @@ async def test_a_commit_covers_all_that_was_handed_out(rig: Rig, wait: bool) -> 
 
 
 @pytest.mark.parametrize("interval_ms", [10, 60_000], ids=["periodic commits", "commit at the end"])
-async def test_automatic_commits_do_not_undo_an_explicit_one_in_mid_batch(
-    rig: Rig, interval_ms: int
-) -> None:
+async def test_automatic_commits_do_not_undo_an_explicit_one_in_mid_batch(rig: Rig, interval_ms: int) -> None:
     await rig.send(10, queue_id=0)
     async with rig.consumer(pull_batch_max=10, auto_commit_interval_ms=interval_ms) as consumer:
         consumer.assign([ALL[0]])

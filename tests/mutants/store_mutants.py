@@ -155,7 +155,8 @@ STORE_MUTANTS: tuple[Mutant, ...] = (
         row=122,
         file="store/log_reader.py",
         text=(
-            "            if record_filter is not None and not record_filter(record):\n"
+            "            if record_filter is not None "
+            "and not record_filter(view, position, position + size):\n"
             "                continue\n"
         ),
         replacement="",

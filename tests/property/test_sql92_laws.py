@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skylark.model.message import encode_properties
+from skylark.model.message import decode_properties, encode_properties
 from skylark.model.sql92 import BadSelector, EvaluationError, Selector
 
 WORDS = st.sampled_from(
@@ -64,6 +64,19 @@ def test_a_mapping_and_a_record_s_text_give_the_same(expression: str, properties
     selector = compiled(expression)
     if selector is not None:
         assert selector.matches_text(encode_properties(properties)) is selector.matches(properties)
+
+
+PIECES = st.sampled_from(["a", "b", "ab", "\x01", "\x01", "\x02", "\x02", "1", "9", "x", "\n", ""])
+
+
+@given(conditions(), st.lists(PIECES, max_size=24).map("".join), st.sampled_from([b"", b"a\x012\x02"]))
+def test_any_text_at_any_place_is_read_as_its_properties(expression: str, text: str, around: bytes) -> None:
+    selector = compiled(expression)
+    if selector is not None:
+        raw = text.encode()
+        expected = selector.matches(decode_properties(raw))
+        file = memoryview(around + raw + around)
+        assert selector.matches_text(file, len(around), len(around) + len(raw)) is expected
 
 
 @given(conditions(), conditions(), st.dictionaries(st.sampled_from(["a", "b"]), VALUES))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -30,9 +29,16 @@ from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, ENTRY_BYTES
-from skylark.store.tail_reader import Entries, Part, TagsFilter, TailReader, record_parts, sizes_of
+from skylark.store.tail_reader import (
+    Entries,
+    Part,
+    RecordFilter,
+    TagsFilter,
+    TailReader,
+    record_parts,
+    sizes_of,
+)
 
-RecordFilter = Callable[[memoryview], bool]
 FastRead = tuple[int, int, list[Part]]
 """Record count, total bytes, and the records, one part each or all in one."""
 
@@ -303,10 +309,9 @@ class LogReader:
             if not RECORD_BYTES_MIN <= size <= len(view) - position or size_at(view, position)[0] != size:
                 result.damaged += 1
                 continue
-            record = view[position : position + size]
-            if record_filter is not None and not record_filter(record):
+            if record_filter is not None and not record_filter(view, position, position + size):
                 continue
-            records.append(record)
+            records.append(view[position : position + size])
             taken += size
         result.next_offset, result.bytes = next_offset, taken
         result.suggest_slave = log.appended - physical_offset > self.hot.memory_bytes

@@ -34,11 +34,11 @@ from skylark.store.dispatch import Arrival, Dispatcher
 from skylark.store.flush import BackgroundThread, FlushAnswer, FlushWaiters, LogFlusher
 from skylark.store.housekeeper import Housekeeper
 from skylark.store.index import Index
-from skylark.store.log_reader import GetResult, GetStatus, LogReader, RecordFilter
+from skylark.store.log_reader import GetResult, GetStatus, LogReader
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_table import QueueTable
 from skylark.store.recovery import Recovery, RecoveryReport
-from skylark.store.tail_reader import TagsFilter
+from skylark.store.tail_reader import RecordFilter, TagsFilter
 from skylark.store.unsupported_files import ROCKSDB_STORE, ROCKSDB_WAY_OUT, holds_rocksdb_data
 
 log = logging.getLogger(__name__)

@@ -25,13 +25,13 @@ from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import Disk, RealDisk
 from skylark.store.index import IndexReader, index_names
 from skylark.store.index_file import IndexGeometry, find_geometry
-from skylark.store.log_reader import GetResult, LogReader, RecordFilter
+from skylark.store.log_reader import GetResult, LogReader
 from skylark.store.log_scan import DamageHandler, LiveLogScan, LogWalk, forget_deleted
 from skylark.store.mapped_file import NAME_DIGITS, MappedFileQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
 from skylark.store.queue_table import BATCH_DIRECTORY, PLAIN_DIRECTORY, QueueTable, is_batch_type
-from skylark.store.tail_reader import TagsFilter
+from skylark.store.tail_reader import RecordFilter, TagsFilter
 from skylark.store.unsupported_files import (
     TopicAttributes,
     UnsupportedItem,

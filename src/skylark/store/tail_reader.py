@@ -26,6 +26,8 @@ JOINED_RECORD_BYTES = 4096
 """Records up to this average size are copied into one part: cheaper than writing many parts later."""
 JOINER_ENTRIES_MIN = 256
 """Entries per read from which `TailReader.joiner` is used: setting it up costs more for fewer."""
+FILTERED_ENTRIES_MIN = 32
+"""Entries whose records a filter looks at, at a time."""
 UNPACKERS_KEPT = 256
 
 _PLACE = struct.Struct(">q").unpack_from
@@ -33,6 +35,8 @@ _SIZE = struct.Struct(">i").unpack_from
 
 TagsFilter = Callable[[int], bool]
 """Returns whether an entry with this tags code matches."""
+RecordFilter = Callable[[memoryview, int, int], bool]
+"""Returns whether the record from one position of a file to another matches."""
 Part = bytes | memoryview
 Entries = bytes | bytearray
 
@@ -121,6 +125,13 @@ def _places(entries: Entries, count: int) -> tuple[int, ...] | None:
     return places if places == tuple(sorted(places)) else None
 
 
+def _chosen(entries: Entries, numbers: list[int]) -> Entries:
+    """Return the entries with these numbers, which ascend."""
+    if len(numbers) * ENTRY_BYTES == len(entries):
+        return entries
+    return b"".join([entries[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES] for number in numbers])
+
+
 @lru_cache(UNPACKERS_KEPT)
 def _unpacker(entry: str, count: int) -> Callable[[Entries], tuple[int, ...]]:
     return struct.Struct(">" + entry * count).unpack
@@ -160,11 +171,12 @@ class TailReader:
         count_max: int,
         bytes_max: int,
         tags_filter: TagsFilter | None = None,
+        record_filter: RecordFilter | None = None,
         scan_max: int = 0,
     ) -> TailBatch | None:
         """Return messages from an offset on; None if `LogReader.get` must read them. Raises OSError.
 
-        A filter looks at up to `scan_max` entries, or at `count_max`.
+        A filter, of tags or of records, looks at up to `scan_max` entries, or at `count_max`.
         """
         low, high = queue.min_offset, queue.max_offset
         count = min(count_max, high - queue_offset)
@@ -173,14 +185,17 @@ class TailReader:
         next_offset, entries = queue_offset + count, self._entries(queue, queue_offset, count)
         if entries is None:
             return None
+        scanned = min(max(scan_max, count), high - queue_offset)
+        found: tuple[int, Entries] | None = next_offset, entries
         if tags_filter is not None and not all(map(tags_filter, _codes_of(entries))):
-            scanned = min(max(scan_max, count), READ_ENTRIES_MAX, high - queue_offset)
-            found = self._matching(queue, queue_offset, scanned, count, tags_filter)
-            if found is None:
-                return None
-            next_offset, entries = found
+            found = self._matching(queue, queue_offset, min(scanned, READ_ENTRIES_MAX), count, tags_filter)
+        elif record_filter is not None:
+            found = self._matching_records(queue, queue_offset, scanned, count, record_filter)
+        if found is None:
+            return None
+        next_offset, entries = found
         sizes = sizes_of(entries)
-        taken = sum(sizes)
+        count, taken = len(sizes), sum(sizes)
         first, last = _PLACE(entries)[0], _PLACE(entries, -ENTRY_BYTES)[0]
         view = self._view(first, last + sizes[-1]) if taken <= bytes_max else None
         if view is None:
@@ -209,8 +224,41 @@ class TailReader:
         numbers = [number for number, code in enumerate(_codes_of(entries)) if tags_filter(code)][:count]
         if len(numbers) < count:
             return None
-        chosen = [entries[number * ENTRY_BYTES : (number + 1) * ENTRY_BYTES] for number in numbers]
-        return queue_offset + numbers[-1] + 1, b"".join(chosen)
+        return queue_offset + numbers[-1] + 1, _chosen(entries, numbers)
+
+    def _matching_records(
+        self, queue: ConsumeQueue, queue_offset: int, scanned: int, count: int, record_filter: RecordFilter
+    ) -> tuple[int, Entries] | None:
+        """Return the offset behind the entries looked at, and up to `count` that match; None without one.
+
+        None also if records are not in memory, or do not have the sizes of their entries.
+        """
+        chosen: Entries = b""
+        done, step = 0, max(count, FILTERED_ENTRIES_MIN)
+        while done < scanned:
+            step = min(step, scanned - done)
+            entries = self._entries(queue, queue_offset + done, step)
+            places = None if entries is None else _places(entries, step)
+            if entries is None or places is None:
+                return None
+            sizes, start = sizes_of(entries), places[0] - places[0] % self._log.file_bytes
+            view = self._view(places[0], places[-1] + sizes[-1])
+            if view is None:
+                return None
+            if places[0] < self._hot.written_from:
+                records = slices(view, start, entries, sizes)
+                if records is None or not all(map(fits, records, zip(sizes))):
+                    return None
+            numbers = [
+                number
+                for number, (place, size) in enumerate(zip(places, sizes, strict=True))
+                if record_filter(view, (at := place - start), at + size)
+            ][: count - len(chosen) // ENTRY_BYTES]
+            chosen += _chosen(entries, numbers)
+            if len(chosen) == count * ENTRY_BYTES:
+                return queue_offset + done + numbers[-1] + 1, chosen
+            done += step
+        return (queue_offset + scanned, chosen) if chosen else None
 
     def read_each(
         self, queue: ConsumeQueue, queue_offset: int, counts: Sequence[int], bytes_max: int

@@ -257,8 +257,8 @@ def test_the_filter_on_tags_sees_only_the_code() -> None:
 def test_the_filter_on_records_comes_second() -> None:
     seen: list[bytes] = []
 
-    def has_x(record: memoryview) -> bool:
-        seen.append(decode(record).body)
+    def has_x(file: memoryview, start: int, stop: int) -> bool:
+        seen.append(decode(file[start:stop]).body)
         return b"x" in seen[-1]
 
     with opened() as store:

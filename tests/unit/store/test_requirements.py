@@ -510,8 +510,8 @@ def test_sf_122_tags_by_hash_first_then_the_record(disk: SimulatedDisk) -> None:
         result = store.get("T", 0, 0, 32, tags_filter=wanted.__contains__)
         assert [each.body for each in result.messages()] == [b"0", b"1"]
 
-        def a_above_5(record: memoryview) -> bool:
-            return int(decode_properties(split(record).properties)["a"]) > 5
+        def a_above_5(file: memoryview, start: int, _: int) -> bool:
+            return int(decode_properties(split(file, start).properties)["a"]) > 5
 
         result = store.get("T", 0, 0, 32, record_filter=a_above_5)
         assert [each.body for each in result.messages()] == [b"0", b"2"]

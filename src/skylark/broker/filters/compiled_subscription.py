@@ -10,12 +10,11 @@ from skylark.errors import BrokerError, CorruptRecord
 from skylark.model.java import java_hash
 from skylark.model.message import HOST_V6_MASK
 from skylark.model.record import HEAD, LENGTH, MAGIC_V1, split
-from skylark.model.sql92 import SQL92, BadSelector, EvaluationError, Selector, compile_selector
+from skylark.model.sql92 import SQL92, BadSelector, Selector, compile_selector
 from skylark.model.tag_expression import MATCH_ALL, TAG, is_tag_type, split_tags
 from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.codes import ResponseCode
-from skylark.store.log_reader import RecordFilter
-from skylark.store.tail_reader import TagsFilter
+from skylark.store.tail_reader import RecordFilter, TagsFilter
 
 CACHED_EXPRESSIONS_MAX = 1024
 CACHED_CHARS_MAX = 1024
@@ -54,7 +53,7 @@ class CompiledSubscription:
 
     @cached_property
     def record_filter(self) -> RecordFilter | None:
-        """A predicate on a message's record; None: every message matches."""
+        """A predicate on the record at a place of a file; None: every message matches."""
         return None if self.selector is None else _record_filter(self.selector)
 
 
@@ -151,18 +150,17 @@ def _record_filter(selector: Selector) -> RecordFilter:
 
     It runs for every entry of a scan: only what lies before the properties is looked at.
     """
-    evaluate, head, head_bytes = selector.evaluate_text, _HEAD.unpack_from, _HEAD.size
+    matches, head, head_bytes, v6 = selector.matches_text, _HEAD.unpack_from, _HEAD.size, int(HOST_V6_MASK)
+    length_bytes = LENGTH.size
 
-    def record_matches(record: memoryview) -> bool:
+    def record_matches(file: memoryview, start: int, stop: int) -> bool:
         try:
-            magic, flags, body_bytes = head(record)
-            if magic != _V1_LAST or flags & HOST_V6_MASK:
-                return evaluate(split(record).properties) is True
-            at = head_bytes + body_bytes
-            return evaluate(bytes(record[at + 1 + record[at] + LENGTH.size :])) is True
-        except EvaluationError:
-            return False
-        except (IndexError, struct.error, CorruptRecord):
+            magic, flags, body_bytes = head(file, start)
+            if magic != _V1_LAST or flags & v6:
+                return matches(split(file[start:stop]).properties)
+            at = start + head_bytes + body_bytes
+            return start < at < stop and matches(file, at + 1 + length_bytes + file[at], stop)
+        except (struct.error, CorruptRecord):
             return False  # damaged: no client could read it either
 
     return record_matches

@@ -43,7 +43,7 @@ from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.log_reader import GetResult, GetStatus
 from skylark.store.message_store import MessageStore
 from skylark.store.queue_entry import ENTRY_BYTES
-from skylark.store.tail_reader import JOINER_ENTRIES_MIN, TagsFilter
+from skylark.store.tail_reader import JOINER_ENTRIES_MIN, RecordFilter, TagsFilter
 from skylark.tasks import Tasks
 
 PLAN_S = 1.0
@@ -77,6 +77,7 @@ class PullPlan(NamedTuple):
     bytes_max: int
     header: bytes
     tags_filter: TagsFilter | None
+    record_filter: RecordFilter | None
     scan_max: int
     """Entries that a filter may look at."""
 
@@ -120,9 +121,12 @@ class PullPlans:
             return False
         count = max(min(request.max_msg_nums, plan.count_max), 1)
         run = self._tail.read(
-            plan.queue, request.queue_offset, count, plan.bytes_max, plan.tags_filter, plan.scan_max
-        )
+            plan.queue, request.queue_offset, count, plan.bytes_max,
+            plan.tags_filter, plan.record_filter, plan.scan_max,
+        )  # fmt: skip
         if run is None:
+            if plan.record_filter is not None:  # the next pulls would look at the same records twice, too
+                del self._plans[_plan_key(command)]
             return False
         low, high, next_offset, count, size, parts = run
         self._note([request], next_offset, count, size, commits=commits)
@@ -140,7 +144,7 @@ class PullPlans:
         if commands[1].request.queue_offset != first.queue_offset + first.max_msg_nums:
             return 0
         plan = self._plan_of(commands[0])
-        if plan is None or plan.tags_filter is not None:
+        if plan is None or plan.tags_filter is not None or plan.record_filter is not None:
             return 0
         counts = _counts(commands, plan.count_max)
         runs = self._tail.read_each(plan.queue, first.queue_offset, counts, plan.bytes_max)
@@ -198,11 +202,7 @@ class PullPlans:
     ) -> None:
         """Keep the result of a pull's checks as a plan, if it holds for others."""
         request = command.request
-        if (
-            subscription.selector is not None
-            or self._role.is_slave
-            or self._live.current.reject_pull_consumers
-        ):
+        if self._role.is_slave or self._live.current.reject_pull_consumers:
             return
         if not self._inputs_hold() or len(self._plans) >= PLANS_MAX:
             self._plans.clear()
@@ -224,6 +224,7 @@ class PullPlans:
                 group_sys_flag=group.group_sys_flag,
             ),
             subscription.tags_filter,
+            subscription.record_filter,
             settings.store.filter_scan_bytes // ENTRY_BYTES,
         )
 

@@ -5,6 +5,7 @@ The type of each node's value is known before any message is evaluated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -133,19 +134,27 @@ Node = Value | Condition
 
 
 def depth(node: Node) -> int:
-    """Return the nesting depth of conditions, without recursion, which has its own limit."""
-    deepest = 0
+    """Return the nesting depth of conditions."""
+    return max(level for _, level in _walk(node))
+
+
+def property_names(node: Node) -> list[str]:
+    """Return the names of all properties in an expression, each once."""
+    return sorted({each.name for each, _ in _walk(node) if isinstance(each, PropertyNode)})
+
+
+def _walk(node: Node) -> Iterator[tuple[Node, int]]:
+    """Yield each node and its level, without recursion, which has its own limit."""
     waiting: list[tuple[Node, int]] = [(node, 1)]
     while waiting:
         each, level = waiting.pop()
-        deepest = max(deepest, level)
+        yield each, level
         waiting += [(operand, level + 1) for operand in _operands(each)]
-    return deepest
 
 
 def _operands(node: Node) -> tuple[Node, ...]:
     match node:
-        case Not(operand) | IsNull(operand) | Find(operand):
+        case Not(operand) | IsNull(operand) | Find(operand) | OneOf(operand):
             return (operand,)
         case All(operands) | Any(operands):
             return operands

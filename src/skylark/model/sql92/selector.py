@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import AnyStr, Generic, TypeVar
+from typing import AnyStr, Generic, Protocol, TypeVar, cast
 
-from skylark.model.message import property_finder
 from skylark.model.sql92 import nodes
 from skylark.model.sql92.nodes import (
     EXPRESSION_CHARS_MAX,
@@ -300,20 +301,70 @@ def _compare_properties(
 
 SQL92 = "SQL92"
 CACHED_MAX = 100
+VERDICTS_MAX = 1024
+"""Combinations of values whose verdict an expression remembers, each of up to `VERDICT_BYTES_MAX`."""
+VERDICT_BYTES_MAX = 256
+
+Values = tuple[bytes | None, ...]
 
 OF_MAPPING: Access[Mapping[str, str], str] = Access(
     read=lambda name: lambda properties: properties.get(name), text=str, numbers=READERS
 )
-OF_TEXT: Access[bytes, bytes] = Access(
-    # A lone surrogate occurs in no record, so it never matches.
-    read=property_finder,
-    text=lambda text: text.encode(errors="surrogatepass"),
-    numbers=READERS_OF_BYTES,
-)
+
+
+def _of_values(names: list[str]) -> Access[Values, bytes]:
+    """Access to the encoded values of these properties, in this order."""
+    return Access(
+        read=lambda name: operator.itemgetter(names.index(name)),
+        # A lone surrogate occurs in no record, so it never matches.
+        text=_encoded,
+        numbers=READERS_OF_BYTES,
+    )
+
+
+def _values_pattern(names: list[str]) -> re.Pattern[bytes]:
+    """Return a pattern whose groups are the values that `decode_properties` would return, or None.
+
+    Of several values it takes the last one that is not empty.
+    """
+    each = b"(?=(?:.*\x02)?%b\x01([^\x02]+)|)"
+    return re.compile(b"".join(each % re.escape(_encoded(name)) for name in names), re.DOTALL)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+class TextMatcher(Protocol):
+    """A condition on the encoded properties from one position of a text to another."""
+
+    def __call__(self, text: bytes | memoryview, start: int = 0, stop: int = sys.maxsize, /) -> bool: ...
+
+
+def _text_matcher(names: list[str], condition: Condition[Values]) -> TextMatcher:
+    """It runs for every message of a filtered pull. Values often repeat: their verdicts are remembered."""
+    find = cast("Callable[[bytes | memoryview, int, int], re.Match[bytes]]", _values_pattern(names).match)
+    verdicts: dict[Values, bool] = {}
+    remembered = verdicts.get
+
+    def matches(text: bytes | memoryview, start: int = 0, stop: int = sys.maxsize) -> bool:
+        verdict = remembered(values := find(text, start, stop).groups())
+        return judge(values) if verdict is None else verdict
+
+    def judge(values: Values) -> bool:
+        try:
+            verdict = condition(values) is True
+        except EvaluationError:
+            verdict = False
+        if len(verdicts) < VERDICTS_MAX and sum(map(len, filter(None, values))) <= VERDICT_BYTES_MAX:
+            verdicts[values] = verdict
+        return verdict
+
+    return matches
 
 
 class Selector:
-    """A compiled expression. Immutable, any thread."""
+    """A compiled expression. Any thread."""
 
     def __init__(self, expression: str) -> None:
         """Raises BadSelector."""
@@ -321,10 +372,11 @@ class Selector:
         from skylark.model.sql92.parser import parse  # noqa: PLC0415
 
         node = parse(expression)
+        names = nodes.property_names(node)
         self.expression = expression
         self._of_mapping = compile_condition(node, OF_MAPPING)
-        self.evaluate_text = compile_condition(node, OF_TEXT)
-        """As `evaluate`, for an encoded property text, without parsing all of it."""
+        self.matches_text = _text_matcher(names, compile_condition(node, _of_values(names)))
+        """As `matches`, for the encoded properties at a place of a text, without parsing all of them."""
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
         """Return TRUE, FALSE or None (unknown) for a message. Raises EvaluationError."""
@@ -334,13 +386,6 @@ class Selector:
         """Return whether a message matches; unknown and errors do not match."""
         try:
             return self._of_mapping(properties) is True
-        except EvaluationError:
-            return False
-
-    def matches_text(self, properties: bytes) -> bool:
-        """As `matches`, for an encoded property text."""
-        try:
-            return self.evaluate_text(properties) is True
         except EvaluationError:
             return False
 

@@ -140,6 +140,18 @@ STEPS = st.one_of(
         ),
     ),
     st.tuples(
+        st.just("pull"),
+        st.integers(0, QUEUES - 1),
+        st.fixed_dictionaries(
+            {
+                "queue_offset": st.integers(-1, 60),
+                "max_msg_nums": st.sampled_from([0, 1, 3, 32, 100]),
+                "subscription": st.sampled_from(["TAGS = 'red'", "TAGS IN ('red', 'blue')", "TAGS IS NULL"]),
+                "expression_type": st.just("SQL92"),
+            }
+        ),
+    ),
+    st.tuples(
         st.just("pulls"),
         st.integers(0, QUEUES - 1),
         st.fixed_dictionaries(
@@ -231,6 +243,31 @@ async def test_a_consumer_of_some_tags_is_answered_by_plan(rig: PlannedRig, is_o
     assert rig.planned == 2
     assert rig.pull(45, queue_id=1, max_msg_nums=11, subscription="red")  # there are ten
     assert rig.planned == 2
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_a_consumer_by_sql92_is_answered_by_plan(rig: PlannedRig, is_old: bool) -> None:
+    for number in range(100):
+        rig.put("T", 1, b"%d" % number, tags="red" if number % 3 else "blue")
+    if is_old:
+        rig.broker.store.housekeeper.flush()
+        rig.age()
+
+    def pull(queue_offset: int) -> bytes:
+        return rig.pull(
+            queue_offset, queue_id=1, max_msg_nums=30, subscription="TAGS = 'red'", expression_type="SQL92"
+        )
+
+    for queue_offset in (0, 45):
+        assert b'"nextBeginOffset":"%d"' % (queue_offset + 45) in pull(queue_offset)
+    assert rig.planned == 1
+    assert b'"nextBeginOffset":"100"' in pull(90)  # the last six
+    assert rig.planned == 2
+    assert b'"code":20,' in pull(99)  # it does not match: the general path replies, also to the next one
+    assert pull(90)
+    assert rig.planned == 2
+    assert pull(90)
+    assert rig.planned == 3
 
 
 @pytest.mark.parametrize("is_old", [False, True])
