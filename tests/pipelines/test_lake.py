@@ -205,6 +205,39 @@ def test_the_attribute_of_a_topic_decides_and_new_topics_are_found(
     assert (found["rows"], found["compared"], found["faults"]) == (10, 10, 0)
 
 
+def test_the_broker_keeps_topics_that_the_lake_has_not_met(tmp_path: Path) -> None:
+    """Their files expire while the lake does not run; a pattern of its rules chooses them."""
+    settings: dict[str, str | int] = {
+        "archiveGroup": "lake-kept",
+        "fileReservedTime": 0,
+        "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+        "cleanResourceFirstDelay": 100,
+        "cleanResourceInterval": 100,
+        "mappedFileSizeCommitLog": 1 << 20,
+    }
+    with PipelineCluster(tmp_path / "cluster", settings) as cluster:
+        cluster.create_topic("kept_1", 1)
+        cluster.send("kept_1", bodies(3))
+        lake = Lake(cluster, f"delta:{tmp_path}/table", "kept_.*")
+        LakeService([lake.archiver()]).run_once()
+        cluster.create_topic("kept_2", 1)
+        cluster.send("kept_2", bodies(3000, 1000))
+        cluster.servers.kill()
+        cluster.servers.start()
+        deadline = time.monotonic() + 60
+        while "expired files wait for the archive" not in cluster.servers.complaints():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        queue = cluster.queue("kept_2")
+        assert cluster.wire.min_offsets([queue]) == {queue: 0}
+        LakeService([lake.archiver()]).run_once()
+        while cluster.wire.min_offsets([queue])[queue] == 0:  # now they go
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        found = lake.difference()
+        assert (found.faults, found.in_table) == ([], 3003)
+
+
 @pytest.mark.parametrize("kind", ["delta", pytest.param("iceberg", marks=pytest.mark.nightly)])
 def test_new_fields_become_columns_and_conflicts_are_kept_apart(
     shared_cluster: PipelineCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str

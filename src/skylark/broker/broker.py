@@ -192,7 +192,8 @@ class Broker:
         self.groups = SubscriptionGroups(live, now_ms=now_ms)
         self.request_modes = RequestModes(live)
         self.offsets = ConsumerOffsets(live, now_ms=now_ms)
-        self.store.needed_from = ArchiveProgress(live, self.topics, self.offsets, self.store).needed_from
+        archive = ArchiveProgress(live, self.topics, self.groups, self.offsets, self.store)
+        self.store.needed_from = archive.needed_from
         self.consumers = ConsumerGroups(live)
         self.group_topics = GroupTopics(self.topics, self.consumers, self.store)
         self.producers = ProducerGroups(live)

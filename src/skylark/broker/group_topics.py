@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from skylark.broker.clients import ConsumerGroups
+from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.topics import TopicTable
-from skylark.errors import BadStoreFile
+from skylark.errors import BadStoreFile, SettingsError
+from skylark.model.archived_topics import LAKE_RULES, ArchivedTopics
 from skylark.model.names import LAKE_TABLE, NO_LAKE_TABLE, dead_letter_topic, retry_topic
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -51,36 +53,53 @@ class ArchiveProgress:
         self,
         live: LiveSettings[BrokerSettings],
         topics: TopicTable,
+        groups: SubscriptionGroups,
         offsets: ConsumerOffsets,
         store: MessageStore,
     ) -> None:
         self._live = live
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._store = store
 
     def needed_from(self) -> int | None:
         """Return the physical offset of the oldest record that the archive needs; None if it needs none.
 
-        The archive needs the topics in which its group has offsets, and those whose attribute `lake.table`
-        names a table, with all their queues; as long as it has no offset, it has not begun, and may need
-        everything. Any thread.
+        The archive needs the topics in which its group has offsets, and those that it will read when it meets
+        them, with all their queues; as long as it has neither offsets nor rules, it has not begun, and may
+        need everything. Any thread.
         """
         group = self._live.current.archive_group
         if not group:
             return None
         topics = set(self._offsets.topics_by_group().get(group, ()))
-        if not topics:
+        config = self._groups.get(group)
+        rules = None if config is None else config.attributes.get(LAKE_RULES)
+        if not topics and rules is None:
             return 0
-        for config in self._topics.all():
-            if config.attributes.get(LAKE_TABLE, NO_LAKE_TABLE) != NO_LAKE_TABLE:
-                topics.add(config.topic_name)
+        try:
+            topics |= self._chosen(None if rules is None else ArchivedTopics.decode(rules))
+        except SettingsError as error:  # of a file that was edited: brokers refuse such rules
+            log.warning("the whole log is kept, because the rules of group %s are invalid: %s", group, error)
+            return 0
         needed = [
             self._needed_of(queue, self._offsets.committed(queue.topic, group).get(queue.queue_id, 0))
             for queue in list(self._store.queues.values())
             if queue.topic in topics
         ]
         return min((at for at in needed if at is not None), default=None)
+
+    def _chosen(self, rules: ArchivedTopics | None) -> set[str]:
+        """The topics that a lake with these rules archives; without rules, those with the attribute."""
+        tables = {config.topic_name: config.attributes.get(LAKE_TABLE) for config in self._topics.all()}
+        if rules is None:
+            return {topic for topic, table in tables.items() if table not in (None, NO_LAKE_TABLE)}
+        return {
+            topic
+            for topic, table in tables.items()
+            if not self._topics.is_system(topic) and rules.chooses(topic, table)
+        }
 
     def _needed_of(self, queue: ConsumeQueue, committed: int) -> int | None:
         first = max(committed, queue.min_offset)

@@ -19,7 +19,9 @@ from skylark.broker.error_replies import (
     topic_not_exist,
 )
 from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadata, next_version
+from skylark.errors import SettingsError
 from skylark.model import names
+from skylark.model.archived_topics import LAKE_RULES, ArchivedTopics
 from skylark.model.message import RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 from skylark.protocol.bodies import (
     PERM_INHERIT,
@@ -50,10 +52,10 @@ PRIORITY_FACTOR_DEFAULT = 100
 class Attribute:
     """An attribute that can be set to one of its values, and changed later only if it is changeable.
 
-    Values are listed, described by a pattern, or numbers.
+    Values are listed, described by a pattern, numbers, or what a parser accepts.
     """
 
-    values: frozenset[str] | re.Pattern[str] | range
+    values: frozenset[str] | re.Pattern[str] | range | Callable[[str], object]
     changeable: bool = False
 
     def check(self, value: str) -> None:
@@ -64,6 +66,11 @@ class Attribute:
         elif isinstance(self.values, range):
             if not value.isdecimal() or int(value) not in self.values:
                 raise system_error(f"value is not in range({self.values[0]}, {self.values[-1]})")
+        elif callable(self.values):
+            try:
+                self.values(value)
+            except SettingsError as error:
+                raise system_error(str(error)) from None
         elif value not in self.values:
             raise system_error(f"value is not in set: [{', '.join(sorted(self.values))}]")
 
@@ -77,7 +84,10 @@ TOPIC_ATTRIBUTES = {
     # Ours: Apache's brokers keep it in their files and in replication, but do not let it be set.
     names.LAKE_TABLE: Attribute(re.compile(r"[A-Za-z0-9._-]{1,100}"), changeable=True),
 }
-GROUP_ATTRIBUTES = {PRIORITY_FACTOR: Attribute(range(101), changeable=True)}
+GROUP_ATTRIBUTES = {
+    PRIORITY_FACTOR: Attribute(range(101), changeable=True),
+    LAKE_RULES: Attribute(ArchivedTopics.decode, changeable=True),  # ours
+}
 _RESERVE_TIME = "reserve.time"  # of a tiered store, which there is none of
 
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
+import msgspec
+
 from skylark.client import retry
 from skylark.client.session.routes import TopicRoute
 from skylark.errors import (
@@ -29,9 +31,16 @@ from skylark.errors import (
 )
 from skylark.model.names import LAKE_NAMESPACE, reply_topic
 from skylark.model.record import decode_all
-from skylark.protocol.bodies import MASTER_ID, ClusterInfo, MessageQueue, TopicRouteData
+from skylark.protocol.bodies import (
+    MASTER_ID,
+    ClusterInfo,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicRouteData,
+)
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.request import Request
+from skylark.protocol.requests.group import GetSubscriptionGroupConfig, UpdateAndCreateSubscriptionGroup
 from skylark.protocol.requests.name_server import (
     GetAllTopicListFromNameServer,
     GetBrokerClusterInfo,
@@ -184,19 +193,38 @@ class ClusterClient:
         built_in = {*owners, *(reply_topic(owner) for owner in owners)}
         return [name for name in names if name not in built_in]
 
+    def masters(self) -> list[str]:
+        """The addresses of all masters, by broker name."""
+        brokers = sorted(self.cluster_info().broker_addr_table.items())
+        return [data.broker_addrs[MASTER_ID] for _, data in brokers if MASTER_ID in data.broker_addrs]
+
+    def ask_at(self, address: str, request: Request[T]) -> T:
+        """Send a request to a server."""
+        ask = partial(self.connection(address).call, request, timeout_s=self.request_timeout_s)
+        return self.retried(ask)
+
     def topic_attributes(self, name: str) -> dict[str, str]:
         """The value of an attribute for each topic that has it; where brokers differ, the first one's."""
         found: dict[str, str] = {}
-        for _, broker in sorted(self.cluster_info().broker_addr_table.items(), reverse=True):
-            if (address := broker.broker_addrs.get(MASTER_ID)) is None:
-                continue
-            ask = partial(
-                self.connection(address).call, GetAllTopicConfig(), timeout_s=self.request_timeout_s
-            )
-            for topic, config in self.retried(ask).topic_config_table.items():
+        for address in reversed(self.masters()):
+            for topic, config in self.ask_at(address, GetAllTopicConfig()).topic_config_table.items():
                 if (value := config.attributes.get(name)) is not None:
                     found[topic] = value
         return found
+
+    def group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
+        """A group as a broker knows it; None if it does not exist. Some brokers create it."""
+        try:
+            return self.ask_at(address, GetSubscriptionGroupConfig(group))
+        except SubscriptionGroupNotExist:
+            return None
+
+    def set_group_attribute(
+        self, address: str, config: SubscriptionGroupConfig, name: str, value: str
+    ) -> None:
+        """Change one attribute of a group at a broker; creates the group if there is none."""
+        changed = msgspec.structs.replace(config, attributes={f"+{name}": value})
+        self.ask_at(address, UpdateAndCreateSubscriptionGroup(changed))
 
     def publish_tables(self, tables: Mapping[str, str]) -> None:
         """Write into each name server where topics are archived, by topic, unless it has that already."""

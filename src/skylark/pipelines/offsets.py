@@ -9,14 +9,13 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated
 
 import msgspec
 
 from skylark.errors import NoPermission, SettingsError
-from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX, RETRY_TOPIC_PREFIX
-from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from skylark.model.archived_topics import HIDDEN_PREFIXES, topic_matcher
+from skylark.model.names import SYSTEM_TOPICS
 from skylark.pipelines.message_source import MessageSource, Positions, queue_name
 from skylark.protocol.bodies import MessageQueue
 from skylark.quantities import parse_time_ms
@@ -29,7 +28,6 @@ _Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
 _ROWS = re.compile(r"-(\d+)\s*rows?")
 _PLAIN_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 _NAMES_SHOWN = 10
-_HIDDEN = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 
 def to_nested(offsets: Mapping[MessageQueue, int]) -> Nested:
@@ -159,31 +157,12 @@ def _matching(pattern: str, known: Iterable[str]) -> list[str]:
     return [topic for topic in known if matcher(topic)]
 
 
-@cache
-def topic_matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a regular expression chooses a topic. Raises SettingsError.
-
-    System, retry and dead-letter topics match only a pattern that starts with their prefix.
-    """
-    try:
-        matcher = re.compile(pattern)
-    except re.error as error:
-        raise SettingsError("topic", f"invalid regular expression {pattern!r}: {error}") from None
-
-    def matches(topic: str) -> bool:
-        return (
-            matcher.fullmatch(topic) is not None
-            and topic not in SYSTEM_TOPICS
-            and not any(topic.startswith(prefix) and not pattern.startswith(prefix) for prefix in _HIDDEN)
-        )
-
-    return matches
-
-
 def _unknown(topic: str, known: list[str]) -> str:
-    kind = next((prefix for prefix in _HIDDEN if topic.startswith(prefix)), "")
+    kind = next((prefix for prefix in HIDDEN_PREFIXES if topic.startswith(prefix)), "")
     alike = sorted(name for name in known if name.startswith(kind))
-    shown = alike if kind else [n for n in alike if n not in SYSTEM_TOPICS and not n.startswith(_HIDDEN)]
+    shown = (
+        alike if kind else [n for n in alike if n not in SYSTEM_TOPICS and not n.startswith(HIDDEN_PREFIXES)]
+    )
     close = difflib.get_close_matches(topic, shown, 1)
     hint = f"; did you mean {close[0]}?" if close else ";"
     names = ", ".join(shown[:_NAMES_SHOWN]) + (", …" if len(shown) > _NAMES_SHOWN else "")

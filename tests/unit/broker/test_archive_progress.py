@@ -8,9 +8,14 @@ from datetime import datetime
 import pytest
 
 from skylark.broker.group_topics import ArchiveProgress
+from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.topics import TopicTable
-from skylark.protocol.bodies import TopicConfig
+from skylark.errors import BrokerError
+from skylark.model.archived_topics import LAKE_RULES, ArchivedTopics
+from skylark.model.message import SCHEDULE_TOPIC
+from skylark.model.names import TRACE_TOPIC, reply_topic
+from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.store.message_store import MessageStore
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
@@ -31,7 +36,8 @@ class Rig:
         settings = live(archive_group=group)
         self.offsets = ConsumerOffsets(settings, now_ms=NOW_MS)
         self.topics = TopicTable(settings, now_ms=NOW_MS)
-        progress = ArchiveProgress(settings, self.topics, self.offsets, self.store)
+        self.groups = SubscriptionGroups(settings, now_ms=NOW_MS)
+        progress = ArchiveProgress(settings, self.topics, self.groups, self.offsets, self.store)
         self.store.needed_from = progress.needed_from
         self.store.open()
         put_all(self.store, [sized(1000) for _ in range(13)])
@@ -40,6 +46,10 @@ class Rig:
 
     def commit(self, offset: int, topic: str = "T", group: str = "lake") -> None:
         self.offsets.commit(topic, group, 0, offset, now_ms=NOW_MS)
+
+    def register(self, rules: ArchivedTopics) -> None:
+        attributes = {f"+{LAKE_RULES}": rules.encode()}
+        self.groups.update(SubscriptionGroupConfig(group_name="lake", attributes=attributes), now_ms=NOW_MS)
 
     def clean(self) -> list[int]:
         return self.store.housekeeper.clean()
@@ -92,6 +102,58 @@ def test_topics_that_are_to_be_archived_are_kept_before_the_archive_has_met_them
         rig.topics.update(TopicConfig(topic_name="T", attributes={"+lake.table": table}), now_ms=NOW_MS)
         assert (rig.store.needed_from() == 0) is is_held
     assert rig.clean() == [0, 4096, 8192]
+    rig.store.close()
+
+
+@pytest.mark.parametrize(
+    ("rules", "table", "is_held"),
+    [
+        (ArchivedTopics(("raw",), ("T|U",)), None, True),
+        (ArchivedTopics(("raw",), ("U", "T")), None, True),
+        (ArchivedTopics(("raw",), (".*",), skip=("T.*",)), None, False),
+        (ArchivedTopics(("raw",), (".*",), skip=("T.*",)), "raw", False),
+        (ArchivedTopics(("raw",), (".*",)), "none", False),
+        (ArchivedTopics(("raw",), (".*",)), "of_another_lake", False),
+        (ArchivedTopics(("raw",), ("U",)), "raw", True),
+        (ArchivedTopics(("raw",), ("U",)), None, False),
+    ],
+)
+def test_topics_that_the_rules_of_the_lake_choose_are_kept_before_it_has_met_them(
+    rules: ArchivedTopics, table: str | None, is_held: bool
+) -> None:
+    rig = Rig()
+    rig.commit(0, topic="elsewhere")
+    attributes = {} if table is None else {"+lake.table": table}
+    rig.topics.update(TopicConfig(topic_name="T", attributes=attributes), now_ms=NOW_MS)
+    rig.register(rules)
+    restarted = SubscriptionGroups(live(), now_ms=NOW_MS)
+    restarted.load(rig.groups.snapshot()())
+    rig.groups.follow(restarted.table())
+    assert rig.clean() == ([] if is_held else [0, 4096, 8192])
+    rig.store.close()
+
+
+def test_topics_that_a_lake_cannot_see_hold_nothing() -> None:
+    rig = Rig()
+    put_all(
+        rig.store, [message(topic) for topic in (SCHEDULE_TOPIC, TRACE_TOPIC, reply_topic("DefaultCluster"))]
+    )
+    rig.register(ArchivedTopics(("raw",), (".*",)))
+    rig.commit(17)
+    assert rig.store.needed_from() is None
+    rig.store.close()
+
+
+def test_invalid_rules_are_refused() -> None:
+    rig = Rig()
+    for text in (
+        "no json",
+        '{"tables": ["raw"], "topics": ["("]}',
+        '{"tables": ["' + "x" * (64 << 10) + '"]}',
+    ):
+        config = SubscriptionGroupConfig(group_name="lake", attributes={f"+{LAKE_RULES}": text})
+        with pytest.raises(BrokerError, match=LAKE_RULES + "|topic"):
+            rig.groups.update(config, now_ms=NOW_MS)
     rig.store.close()
 
 

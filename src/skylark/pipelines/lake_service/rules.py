@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from skylark.errors import SettingsError
-from skylark.model.job_report import REPORT_TOPIC
+from skylark.model.archived_topics import ArchivedTopics, is_named
 from skylark.model.names import NO_LAKE_TABLE
 from skylark.pipelines.jobs.endpoints import Output, parse_output
 from skylark.pipelines.lake.upkeep import VACUUM_HOURS, UpkeepRules
-from skylark.pipelines.offsets import split_names, topic_matcher
+from skylark.pipelines.offsets import split_names
 from skylark.pipelines.yaml_file import LinedMapping, YamlReader
 from skylark.quantities import parse_bytes, parse_duration_ms
 
@@ -82,7 +82,7 @@ class LakeTable:
 
     def chooses(self, topic: str) -> bool:
         """Return whether it names the topic. Raises SettingsError."""
-        return _is_named(topic, self.topics)
+        return is_named(topic, self.topics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,15 @@ class LakeRules:
         if twice := {place for place in places if places.count(place) > 1}:
             raise SettingsError("to", f"{min(twice)} is named twice; give all its topics in one place")
 
+    @property
+    def archived(self) -> ArchivedTopics:
+        """What brokers must know to keep it."""
+        return ArchivedTopics(
+            tables=tuple(table.name for table in self.tables),
+            topics=tuple(topic for table in self.tables for topic in table.topics),
+            skip=self.skip,
+        )
+
     def topics_of(
         self, table: LakeTable, known: Iterable[str], attributes: Mapping[str, str] | None = None
     ) -> list[str]:
@@ -111,16 +120,11 @@ class LakeRules:
 
     def table_of(self, topic: str, attribute: str | None = None) -> LakeTable | None:
         """The table of a topic; None if it is not archived. Raises SettingsError."""
-        if _is_named(topic, self.skip):
+        if is_named(topic, self.skip):
             return None
         if attribute is not None:
             return next((table for table in self.tables if table.name == attribute), None)
         return next((table for table in self.tables if table.chooses(topic)), None)
-
-
-def _is_named(topic: str, items: Sequence[str]) -> bool:
-    """Reports of jobs match no pattern: a lake would archive its own, and report that."""
-    return topic in items or (topic != REPORT_TOPIC and any(topic_matcher(item)(topic) for item in items))
 
 
 def load_rules(path: Path, namesrv: str | None = None) -> LakeRules:
