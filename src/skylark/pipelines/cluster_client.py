@@ -67,7 +67,6 @@ from skylark.protocol.requests.pull import (
 from skylark.protocol.requests.topic import GetAllTopicConfig
 from skylark.protocol.signature import Signer
 from skylark.remoting.blocking_connection import BlockingConnection
-from skylark.remoting.tls_client import ClientTls
 from skylark.settings.credentials import Credentials
 from skylark.settings.tls import ClientTlsSettings
 
@@ -102,7 +101,11 @@ class ClusterClient:
         tls: ClientTlsSettings | None = None,
     ) -> None:
         """`name_servers`: `host:port`, several separated by `;` or `,`. Raises SettingsError."""
-        self._tls = None if tls is None else ClientTls(tls)
+        self._tls = None
+        if tls is not None:
+            from skylark.remoting.tls_client import ClientTls  # noqa: PLC0415  slow to import
+
+            self._tls = ClientTls(tls)
         self._signer = None if credentials is None else Signer(credentials)
         self.name_servers = [
             item.strip() for item in name_servers.replace(",", ";").split(";") if item.strip()

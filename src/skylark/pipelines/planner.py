@@ -21,12 +21,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from skylark.arrow.body_formats import csv_format
 from skylark.arrow.columns import BODY_TEXT, REJECTS, VALUE
-from skylark.arrow.json_bodies import JsonBodies
 from skylark.errors import BadStoreFile, NoRoute, RocketMQError, SettingsError
 from skylark.model.tag_expression import split_tags
-from skylark.pipelines.broker_source import BrokerSource
 from skylark.pipelines.message_source import LossPolicy, MessageSource, OffsetRange, Positions, clamped
 from skylark.pipelines.offsets import (
     Offsets,
@@ -47,11 +44,11 @@ from skylark.pipelines.schema import (
     spark_schema,
     table_columns,
 )
-from skylark.pipelines.store_source import StoreSource
 from skylark.protocol.bodies import MessageQueue
 
 if TYPE_CHECKING:
     from skylark.arrow.decoder import Decoder
+    from skylark.arrow.json_bodies import JsonBodies
     from skylark.pipelines.history import HistoryTask, TopicHistory
 
 TASK_BYTES = 64 << 20
@@ -235,7 +232,14 @@ class RangeRow:
 
 
 def open_source(options: SourceOptions) -> MessageSource:
-    return StoreSource(options) if options.path is not None else BrokerSource(options)
+    """Open where the options say. Each kind is imported when it is used: a stream waits for its imports."""
+    if options.path is not None:
+        from skylark.pipelines.store_source import StoreSource  # noqa: PLC0415
+
+        return StoreSource(options)
+    from skylark.pipelines.broker_source import BrokerSource  # noqa: PLC0415
+
+    return BrokerSource(options)
 
 
 class Planner:
@@ -548,8 +552,12 @@ def decoder_of(options: SourceOptions, schema: pa.Schema) -> JsonBodies | None:
     """What makes the column `value`; None if it is text, or not read."""
     if options.decode in (None, "text") or VALUE not in schema.names:
         return None
+    from skylark.arrow.json_bodies import JsonBodies  # noqa: PLC0415
+
     kind = schema.field(VALUE).type
     if options.decode == "csv":
+        from skylark.arrow.body_formats import csv_format  # noqa: PLC0415
+
         return JsonBodies(kind, csv_format(kind).read)
     return (
         JsonBodies(kind)

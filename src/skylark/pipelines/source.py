@@ -2,7 +2,8 @@
 
 Spark creates these objects in several processes: in planner workers, which pickle them to tasks, and for a
 stream in a separate process that answers offset requests as long as the query runs. So connections are opened
-lazily, and everything that a task needs is in its partition.
+lazily, and everything that a task needs is in its partition. A query waits until that process has started, so
+what only some queries need is imported by those.
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from skylark.arrow.columns import BODY_TEXT, REJECTS, VALUE
 from skylark.errors import RocketMQError, SettingsError
-from skylark.pipelines.cluster_client import shared_client
-from skylark.pipelines.json_schema import infer_schema
 from skylark.pipelines.message_source import LossPolicy, OffsetRange
 from skylark.pipelines.offsets import Nested, Offsets, from_nested, to_nested
 from skylark.pipelines.options import SourceOptions, load
@@ -115,6 +114,8 @@ class RocketMQSource(DataSource):
             ]
             value = f"{VALUE} STRUCT<{options.decode_schema}>"
             return ", ".join([*columns[:-1], value, columns[-1]])
+        from skylark.pipelines.json_schema import infer_schema  # noqa: PLC0415
+
         inferred = infer_schema(sample_bodies(options, options.sample_rows))
         if not inferred.fields:
             raise SettingsError("decodeSchema", "no sampled body is a JSON object; set the fields as DDL")
@@ -309,6 +310,8 @@ class StreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.group_id is None or options.namesrv is None or not options.commit_offsets:
             return
+        from skylark.pipelines.cluster_client import shared_client  # noqa: PLC0415
+
         try:
             client = shared_client(
                 options.namesrv, COMMIT_TIMEOUT_S, 0.0, options.credentials, options.tls_settings

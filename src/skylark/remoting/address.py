@@ -10,7 +10,6 @@ import os
 import random
 import select
 import socket
-import ssl
 
 from skylark.errors import SettingsError
 
@@ -110,6 +109,8 @@ def hold_ports(host: str, *ports: int) -> contextlib.ExitStack:
 
 def reason_of(error: Exception) -> str:
     """Return the cause of a failed connection attempt, without the address."""
+    import ssl  # noqa: PLC0415  slow to import, and a client without TLS does not need it
+
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -1,5 +1,7 @@
 """Blocking client connection on a plain socket, for Spark workers and tools. No threads, no loop."""
 
+from __future__ import annotations
+
 import os
 import socket
 import time
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from skylark.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from skylark.protocol.codes import RequestCode, ResponseCode
@@ -16,9 +18,11 @@ from skylark.protocol.connection import Command, Connection, Limits
 from skylark.protocol.request import Request
 from skylark.protocol.signature import Signer
 from skylark.remoting.address import reason_of, split_address
-from skylark.remoting.tls_client import ClientTls, TlsSocket
 
-AnySocket = socket.socket | TlsSocket
+if TYPE_CHECKING:
+    from skylark.remoting.tls_client import ClientTls, TlsSocket
+
+AnySocket: TypeAlias = "socket.socket | TlsSocket"
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -275,6 +279,8 @@ def open_socket(host: str, port: int, tls: ClientTls | None, *, timeout_s: float
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if tls is None:
         return connected
+    from skylark.remoting.tls_client import TlsSocket  # noqa: PLC0415  slow to import
+
     return TlsSocket(connected, tls, host, timeout_s=deadline - time.monotonic())
 
 
@@ -283,7 +289,7 @@ def is_lost(connected: AnySocket) -> bool:
 
     Leaves the socket in non-blocking mode.
     """
-    if isinstance(connected, TlsSocket):
+    if not isinstance(connected, socket.socket):
         return connected.is_lost()
     connected.setblocking(False)
     try:
