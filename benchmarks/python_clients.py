@@ -6,13 +6,15 @@ python -m benchmarks.python_clients --cells consume consume-arrow --rounds 5
 
 Every system has one server with four queues or partitions and one client process; bodies have 128 B. Cells
 take turns, round by round, while the other servers are idle. Rates are medians of the rounds with their
-lowest and highest; beside them stands the processor time of the client process for a message. Other systems'
+lowest and highest; beside them stands the processor time of the client and of the server process for a
+message (the server's with that of connecting), and the share of all cores that both left idle. Other systems'
 clients and servers are fetched on first use; those that cannot be had are left out, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +26,7 @@ from benchmarks._common import report
 from benchmarks._other_clients import KAFKA_HEAP_MB, PARTITIONS, UNAVAILABLE, ClientProcess
 from benchmarks.peers import kafka, nats
 from benchmarks.peers.java import fetch_jars
-from skylark.bench.machine import scratch
+from skylark.bench.machine import ListeningProcess, scratch
 from skylark.processes import Server
 from tests.support.foreign import virtualenv
 from tests.support.skylark_servers import SkylarkServers
@@ -65,38 +67,57 @@ class Figure(NamedTuple):
 
     per_s: float
     client_us: float
+    server_us: float
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the machine's cores that client and server did not use."""
+        used = self.per_s * (self.client_us + self.server_us) / 1e6 / len(os.sched_getaffinity(0))
+        return max(0.0, 1 - used)
+
+
+class MeasuredClient(NamedTuple):
+    """A client and the process of its server."""
+
+    process: ClientProcess
+    server: ListeningProcess
+
+    def figure(self, cell: str, seconds: float) -> Figure:
+        before = self.server.cpu_us() or 0.0
+        per_s, client_us, count = self.process.answer(cell, seconds)
+        return Figure(per_s, client_us, ((self.server.cpu_us() or 0.0) - before) / count)
 
 
 @contextmanager
-def our_client(path: Path) -> Iterator[ClientProcess]:
+def our_client(path: Path) -> Iterator[MeasuredClient]:
     with SkylarkServers(path / OURS, STORE) as servers:
         program = [sys.executable, "-m", "benchmarks.python.skylark_rates"]
         with ClientProcess(OURS, [*program, servers.name_server, str(BODY_BYTES)]) as client:
-            yield client
+            yield MeasuredClient(client, ListeningProcess(servers.broker))
 
 
 @contextmanager
-def peer_client(name: str, path: Path) -> Iterator[ClientProcess]:
+def peer_client(name: str, path: Path) -> Iterator[MeasuredClient]:
     python = virtualenv(PROGRAMS / "requirements.txt")
     with PEERS[name](path / name) as server:
         program = [str(python), str(PROGRAMS / "client_rates.py"), name]
         with ClientProcess(name, [*program, server.address, str(BODY_BYTES)]) as client:
-            yield client
+            yield MeasuredClient(client, ListeningProcess(server.address))
 
 
 def measured(
-    clients: Sequence[ClientProcess], cells: Sequence[str], seconds: float, rounds: int
+    clients: Sequence[MeasuredClient], cells: Sequence[str], seconds: float, rounds: int
 ) -> dict[str, dict[str, list[Figure]]]:
     """Figures by cell and client. A round before the first one counts for nothing: programs warm up in it."""
     found: dict[str, dict[str, list[Figure]]] = {}
     for number in range(rounds + 1):
         for client in clients:
-            for cell in client.cell_names:
+            for cell in client.process.cell_names:
                 if cells and cell not in cells:
                     continue
-                figure = Figure(*client.answer(cell, seconds))
+                figure = client.figure(cell, seconds)
                 if number:
-                    found.setdefault(cell, {}).setdefault(client.name, []).append(figure)
+                    found.setdefault(cell, {}).setdefault(client.process.name, []).append(figure)
     return found
 
 
@@ -107,6 +128,8 @@ def summary(figures: Sequence[Figure]) -> dict[str, float]:
         "lowest_per_s": round(min(rates)),
         "highest_per_s": round(max(rates)),
         "client_us": round(statistics.median(figure.client_us for figure in figures), 2),
+        "server_us": round(statistics.median(figure.server_us for figure in figures), 2),
+        "idle_share": round(statistics.median(figure.idle_share for figure in figures), 2),
     }
 
 

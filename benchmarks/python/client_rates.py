@@ -2,9 +2,9 @@
 
     client_rates.py confluent-kafka|aiokafka|nats-py ADDRESS BODY_BYTES
 
-Each line of input is a cell and a number of seconds; the answer is "rate", messages a second and microseconds
-of a core for each message. Runs in an environment of its own, which has these clients and nothing of ours;
-`skylark_rates.py` answers the same lines with our client.
+Each line of input is a cell and a number of seconds; the answer is "rate", messages a second, microseconds of
+a core for each message, and the number of messages. Runs in an environment of its own, which has these
+clients and nothing of ours; `skylark_rates.py` answers the same lines with our client.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import uvloop
 
 GATHERED = 4096
 BURST = 32
-BACKLOG = 200_000
+BACKLOG = 1_000_000
 PULLED = 1024
 FEW = 32
+TUNED = {"fetch.queue.backoff.ms": 1}
+"""By default librdkafka waits a second before it fetches again, once its queue was full."""
 TOPIC = "benchmark"
 BACKLOG_TOPIC = "backlog"
 FILL_TIMEOUT_S = 60.0
@@ -36,6 +38,9 @@ Cell = Callable[[float], Result]
 
 class Client(ABC):
     """One system's client."""
+
+    backlog = BACKLOG
+    """Several times what a client fetches ahead: librdkafka takes up to 100,000 messages of a partition."""
 
     @abstractmethod
     def start(self, address: str, body: bytes) -> None:
@@ -62,15 +67,16 @@ class Watch:
 class Backlog:
     """Counts messages, and measures from the first to the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = BACKLOG) -> None:
         self._watch: Watch | None = None
+        self._left = size
         self._count = 0
         self.result: Result = (0, 0.0, 0.0)
 
     def take(self, count: int) -> bool:
         """Count some messages. Were these the last? The first ones start the watch and do not count."""
         if self._watch is None:
-            self._watch, self._left = Watch(), BACKLOG - count
+            self._watch, self._left = Watch(), self._left - count
             return False
         self._count += count
         if self._count < self._left:
@@ -99,7 +105,7 @@ class ConfluentKafka(Client):
         self._done = 0
         self._producer = self._new_producer(**{"linger.ms": 5})
         self._lone = self._new_producer(**{"linger.ms": 0})
-        self._send(BACKLOG_TOPIC, BACKLOG)
+        self._send(BACKLOG_TOPIC, self.backlog)
 
     def _new_producer(self, **settings: int) -> Any:
         return self._kafka.Producer({"bootstrap.servers": self._address, "acks": "all", **settings})
@@ -129,6 +135,7 @@ class ConfluentKafka(Client):
             "send-1": self._one,
             "send-many": self._many,
             "consume": lambda _: self._consume(1000, read=False),
+            "consume-tuned": lambda _: self._consume(1000, read=False, **TUNED),
             "consume-read": lambda _: self._consume(1000, read=True),
             "consume-32": lambda _: self._consume(FEW, read=False),
         }
@@ -160,9 +167,9 @@ class ConfluentKafka(Client):
         producer.flush(FILL_TIMEOUT_S)
         return watch.result(self._done - before)
 
-    def _consume(self, count: int, *, read: bool) -> Result:
+    def _consume(self, count: int, *, read: bool, **more: int) -> Result:
         settings = {"bootstrap.servers": self._address, "group.id": "g", "auto.offset.reset": "earliest"}
-        consumer = self._kafka.Consumer(settings)
+        consumer = self._kafka.Consumer({**settings, **more})
         parts = consumer.list_topics(BACKLOG_TOPIC).topics[BACKLOG_TOPIC].partitions
         start = self._kafka.OFFSET_BEGINNING
         consumer.assign([self._kafka.TopicPartition(BACKLOG_TOPIC, part, start) for part in parts])
@@ -244,7 +251,7 @@ class AsyncioClient(Client):
         return watch.result(count)
 
     async def _fill(self) -> None:
-        left = BACKLOG
+        left = self.backlog
         while left:
             count = min(left, GATHERED)
             for sent in [await self.submit(BACKLOG_TOPIC, self._body) for _ in range(count)]:
@@ -252,7 +259,7 @@ class AsyncioClient(Client):
             left -= count
 
     async def _consume(self, count: int, *, read: bool) -> Result:
-        backlog = Backlog()
+        backlog = Backlog(self.backlog)
         await self.consume(backlog, count, read=read)
         return backlog.result
 
@@ -300,6 +307,8 @@ class AioKafka(AsyncioClient):
 class NatsPy(AsyncioClient):
     """JetStream, streams in files; the consumer acknowledges nothing."""
 
+    backlog = BACKLOG // 20  # it fetches nothing ahead, and 40,000 a second
+
     async def connect(self, address: str) -> None:
         import nats  # type: ignore[import-not-found]  # noqa: PLC0415
 
@@ -344,7 +353,7 @@ def serve(client: Client, address: str, body_bytes: int) -> None:
     for line in sys.stdin:
         name, seconds = line.split()
         count, took, used = cells[name](float(seconds))
-        print("rate", count / took, used / count * 1e6, flush=True)
+        print("rate", count / took, used / count * 1e6, count, flush=True)
     client.stop()
 
 

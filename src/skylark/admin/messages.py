@@ -423,13 +423,14 @@ def _messages(queue: MessageQueue, result: PullResult) -> list[ReceivedMessage]:
     if result.code != ResponseCode.SUCCESS:
         return []
     reply = result.reply
-    return decode_pull(
+    messages = decode_pull(
         result.records,
         queue,
         min_offset=reply.min_offset,
         max_offset=reply.max_offset,
         offset_delta=reply.offset_delta or 0,
     )
+    return list(messages)
 
 
 def _tagged(messages: Iterable[ReceivedMessage], expression: str) -> list[ReceivedMessage]:

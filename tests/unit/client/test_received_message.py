@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 import struct
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -180,3 +182,56 @@ def test_captured_answers_decode_as_the_record_module_has_it() -> None:
             assert received.properties == stored.properties == decode_properties(received.properties_text)
             assert (received.born_host, received.store_host) == (stored.born_host, stored.store_host)
     assert found
+
+
+def _fields(messages: Sequence[ReceivedMessage]) -> list[tuple[object, ...]]:
+    return [
+        (
+            each.record, each.queue_offset, each.stored_body, each.properties_text, each.queue_min_offset,
+            each.queue_max_offset,
+        )
+        for each in messages
+    ]  # fmt: skip
+
+
+@given(
+    count=st.integers(8, 40),
+    first=st.integers(0, 1 << 40),
+    body=st.binary(min_size=1, max_size=40),
+    odd=st.none() | st.tuples(st.integers(0, 39), st.binary(min_size=1, max_size=40)),
+    delta=st.integers(0, 5),
+)
+def test_many_messages_of_equal_sizes_are_the_same_as_one_by_one(
+    count: int, first: int, body: bytes, odd: tuple[int, bytes] | None, delta: int
+) -> None:
+    """`odd` is a message that may have another size or, of the same size, another body."""
+    records = [record(number, body, {"TAGS": "a"}) for number in range(first, first + count)]
+    if odd is not None and odd[0] < count:
+        records[odd[0]] = record(first + odd[0], odd[1], {"TAGS": "a"})
+    limits = {"min_offset": 1, "max_offset": first + count + delta, "offset_delta": delta}
+    whole = decode_pull(b"".join(records), QUEUE, **limits)
+    single = [decode_pull(each, QUEUE, **limits)[0] for each in records]
+    assert (len(whole), whole.topic, whole.is_ascending) == (count, "T", True)
+    assert (whole.first_offset, whole.last_offset) == (first + delta, first + delta + count - 1)
+    assert whole.body_bytes == sum(message.body_bytes for message in single)
+    whole.start(5.0)
+    assert _fields(whole) == _fields(single)
+    assert {message.started_at for message in whole} == {5.0}
+    assert whole[-1] is whole[count - 1]
+
+
+@given(at=st.integers(0, 12 * 103 - 1), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_found_in_equal_records_as_in_others(at: int, bit: int) -> None:
+    """The records before it have another size, so that they are read one by one."""
+    records = bytearray(b"".join(record(number, b"1234", {"KEYS": "k"}) for number in range(1, 13)))
+    assert len(records) == 12 * 103
+    records[at] ^= 1 << bit
+    other = record(0, b"12345")
+    try:
+        expected = _fields(decode_pull(other + bytes(records), QUEUE)[1:])
+    except CorruptRecord as error:
+        expected, reason = [], error
+        with pytest.raises(CorruptRecord, match=re.escape(str(reason))):
+            _fields(decode_pull(bytes(records), QUEUE))
+    else:
+        assert _fields(decode_pull(bytes(records), QUEUE)) == expected

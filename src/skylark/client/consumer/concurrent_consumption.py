@@ -12,7 +12,7 @@ from typing import NamedTuple
 from skylark.client.consumer.consumption import Consumption, ConsumptionParts
 from skylark.client.consumer.listeners import ConsumeContext, ConsumeOutcome, Handler
 from skylark.client.consumer.process_queue import NOTHING_HELD, ProcessQueue
-from skylark.client.received_message import ReceivedMessage
+from skylark.client.received_message import PulledMessages, ReceivedMessage
 from skylark.model.message import RETRY_TOPIC_PREFIX
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,8 @@ class ConcurrentJob(NamedTuple):
     """A batch for a listener."""
 
     process_queue: ProcessQueue
-    messages: tuple[ReceivedMessage, ...]
+    messages: Sequence[ReceivedMessage]
+    topic: str
     handler: Handler
 
 
@@ -60,14 +61,18 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
         self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]
     ) -> Iterator[ConcurrentJob]:
         size = self._settings.batch_max
-        runs = [tuple(messages)]
+        runs: Iterable[Sequence[ReceivedMessage]] = [messages]
         if process_queue.queue.topic.startswith(RETRY_TOPIC_PREFIX):
             # A retry topic holds messages of several topics, with different listeners.
-            runs = [tuple(of_topic) for _, of_topic in groupby(messages, _topic_of)]
+            runs = (list(of_topic) for _, of_topic in groupby(messages, _topic_of))
         for run in runs:
-            handler = self._listeners.get(run[0].topic)
+            topic = run.topic if isinstance(run, PulledMessages) else run[0].topic
+            handler = self._listeners.get(topic)
+            if isinstance(run, PulledMessages) and len(run) <= size:
+                yield ConcurrentJob(process_queue, run, topic, handler)
+                continue
             for start in range(0, len(run), size):
-                yield ConcurrentJob(process_queue, run[start : start + size], handler)
+                yield ConcurrentJob(process_queue, tuple(run[start : start + size]), topic, handler)
 
     # --- In a thread, or a task ---
 
@@ -91,7 +96,7 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
 
     def _deliver(self, results: list[ConcurrentResult]) -> None:
         now = time.monotonic()
-        finished: dict[ProcessQueue, list[ReceivedMessage]] = {}
+        finished: dict[ProcessQueue, list[Sequence[ReceivedMessage]]] = {}
         sums: dict[str, list[float]] = {}
         for done in results:
             job, outcome = done.job, done.outcome
@@ -100,9 +105,9 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
             process_queue = job.process_queue
             process_queue.last_consume_at = now
             size = len(job.messages)
-            total = sums.get(job.messages[0].topic)
+            total = sums.get(job.topic)
             if total is None:
-                total = sums[job.messages[0].topic] = [0, 0, 0, 0.0]
+                total = sums[job.topic] = [0, 0, 0, 0.0]
             total[0] += outcome.done
             total[1] += size - outcome.done
             total[2] += 1
@@ -115,17 +120,17 @@ class ConcurrentConsumption(Consumption[ConcurrentJob, ConcurrentResult]):
             elif outcome.done == size:
                 if process_queue not in finished:
                     finished[process_queue] = []
-                finished[process_queue] += job.messages
+                finished[process_queue].append(job.messages)
             else:
                 self._failed(done, outcome)
-        for process_queue, messages in finished.items():
-            self._finish(process_queue, messages)
+        for process_queue, batches in finished.items():
+            self._finish(process_queue, *batches)
         for topic, (ok, failed, runs, took_ms) in sums.items():
             self._stats.ran(topic, int(ok), int(failed), int(runs), took_ms, now)
 
-    def _finish(self, process_queue: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
+    def _finish(self, process_queue: ProcessQueue, *batches: Iterable[ReceivedMessage]) -> None:
         """Remove finished messages and update the queue's offset."""
-        committable = process_queue.remove(messages)
+        committable = process_queue.remove(*batches)
         if committable != NOTHING_HELD and not process_queue.dropped:
             self._offsets.update(process_queue.queue, committable, increase_only=True)
         self._made_room(process_queue)
@@ -181,6 +186,9 @@ def _topic_of(message: ReceivedMessage) -> str:
 
 def _start(job: ConcurrentJob) -> float:
     now = time.monotonic()
-    for message in job.messages:
-        message.started_at = now
+    if isinstance(job.messages, PulledMessages):
+        job.messages.start(now)
+    else:
+        for message in job.messages:
+            message.started_at = now
     return now

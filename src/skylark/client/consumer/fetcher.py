@@ -261,22 +261,21 @@ def decode_messages(
 ) -> Sequence[ReceivedMessage]:
     """Return the matching messages of a result. Raises CorruptRecord."""
     reply = result.reply
-    messages = decode_pull(
+    pulled = decode_pull(
         result.records,
         queue,
         min_offset=reply.min_offset,
         max_offset=reply.max_offset,
         offset_delta=reply.offset_delta or 0,
     )
-    if messages and messages[0].queue_offset < queue_offset:
-        if messages[0].sys_flag & UNWRAPPED_BY_CLIENTS:  # the offset is inside of a batch
-            messages = [message for message in messages if message.queue_offset >= queue_offset]
-            return subscription.filtered(messages)
+    if pulled and pulled.first_offset < queue_offset:
+        if pulled[0].sys_flag & UNWRAPPED_BY_CLIENTS:  # the offset is inside of a batch
+            return subscription.filtered([each for each in pulled if each.queue_offset >= queue_offset])
         log.error(
             "broker returned an offset before the requested one queue=%s requested=%d got=%d",
-            queue, queue_offset, messages[0].queue_offset,
+            queue, queue_offset, pulled.first_offset,
         )  # fmt: skip
-    return subscription.filtered(messages)
+    return subscription.filtered(pulled)
 
 
 def _is_busy(error: RocketMQError) -> bool:

@@ -241,7 +241,7 @@ def popped_messages(
     """Return the messages of a pop, each with its handle. Raises RemoteProtocolError, CorruptRecord."""
     data = bytes(result.records)
     starts, counts = read_starts(reply.start_offset_info), read_order_counts(reply.order_count_info)
-    messages = decode_pull(data, MessageQueue(topic, broker_name, ANY_QUEUE))
+    messages = list(decode_pull(data, MessageQueue(topic, broker_name, ANY_QUEUE)))
     queue_ids = _queue_ids(data)
     if len(queue_ids) != len(messages):
         raise RemoteProtocolError(f"{len(queue_ids)} records hold {len(messages)} messages")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import lt
 from typing import Protocol
 
-from skylark.client.received_message import ReceivedMessage
+from skylark.client.received_message import PulledMessages, ReceivedMessage
 from skylark.protocol.bodies import MessageQueue, ProcessQueueInfo
 
 MEBIBYTE = 1 << 20
@@ -19,6 +18,8 @@ EXPIRED_MAX = 16
 
 class ProcessQueue:
     """Pulled and unfinished messages of one queue of a push consumer. Loop thread.
+
+    A pull is held as a whole while nothing less is asked of it: most go to one call of a listener.
 
     `dropped` is set once, when the queue is released, and may be read by any thread: results are ignored
     then. Times are monotonic seconds.
@@ -39,33 +40,45 @@ class ProcessQueue:
         self.consuming = False  # orderly: a worker has this queue or is about to take it
         self._messages: dict[int, ReceivedMessage] = {}
         self._order: deque[int] = deque()  # ascending; may contain offsets that are no longer held
+        self._pulls: deque[PulledMessages] = deque()  # ascending, behind all of these
         self._taken: dict[int, ReceivedMessage] = {}  # orderly: at the listener, not committed
 
     # --- Concurrent consumption, and pulling ---
 
     def put(self, messages: Sequence[ReceivedMessage]) -> bool:
         """Add pulled messages. For orderly consumption, return whether the queue must be submitted."""
-        offsets = [message.queue_offset for message in messages]
-        if offsets and not self._append(offsets, messages):
-            for message in messages:
-                self._put_one(message)
-        if messages:
-            self.accumulated_count = max(messages[-1].queue_max_offset - messages[-1].queue_offset, 0)
-        if not self._messages or self.consuming:
+        if isinstance(messages, PulledMessages):
+            pulled = messages
+        else:
+            max_offset = messages[-1].queue_max_offset if messages else 0
+            pulled = PulledMessages.of(self.queue, list(messages), max_offset)
+        if len(pulled):
+            if pulled.is_ascending and (not self._holds_any or pulled.first_offset > self._last()):
+                self._pulls.append(pulled)
+                self.message_count += len(pulled)
+                self.message_bytes += pulled.body_bytes
+                self.max_offset = pulled.last_offset
+            else:
+                self._take_apart()
+                for message in pulled:
+                    self._put_one(message)
+            self.accumulated_count = max(pulled.queue_max_offset - pulled.last_offset, 0)
+        if not self._holds_any or self.consuming:
             return False
         self.consuming = True
         return True
 
-    def _append(self, offsets: list[int], messages: Sequence[ReceivedMessage]) -> bool:
-        """Add messages in ascending order behind all others: the usual case."""
-        if not all(map(lt, offsets, offsets[1:])) or (self._order and offsets[0] <= self._order[-1]):
-            return False
-        self._messages.update(zip(offsets, messages, strict=True))
-        self._order.extend(offsets)
-        self.message_count += len(offsets)
-        self.message_bytes += sum([message.body_bytes for message in messages])
-        self.max_offset = offsets[-1]
-        return True
+    @property
+    def _holds_any(self) -> bool:
+        return bool(self._messages or self._pulls)
+
+    def _take_apart(self) -> None:
+        """Hold the messages of all pulls one by one."""
+        while self._pulls:
+            pulled = self._pulls.popleft()
+            offsets = [message.queue_offset for message in pulled]
+            self._messages.update(zip(offsets, pulled, strict=True))
+            self._order.extend(offsets)
 
     def _put_one(self, message: ReceivedMessage) -> None:
         queue_offset = message.queue_offset
@@ -88,15 +101,28 @@ class ProcessQueue:
             self._order.append(queue_offset)
         self._order.extend(reversed(later))
 
-    def remove(self, messages: Iterable[ReceivedMessage]) -> int:
+    def remove(self, *batches: Iterable[ReceivedMessage]) -> int:
         """Remove finished messages, and return the offset to commit: the smallest unfinished one.
 
         NOTHING_HELD if the queue was empty.
         """
-        held = self._messages
-        if not held:
+        if not self._holds_any:
             return NOTHING_HELD
-        take = held.pop
+        for messages in batches:
+            if isinstance(messages, PulledMessages) and messages in self._pulls:
+                self._pulls.remove(messages)
+                self.message_count -= len(messages)
+                self.message_bytes -= messages.body_bytes
+            else:
+                self._remove_each(messages)
+        if self._holds_any:
+            return self._first()
+        self._order.clear()
+        return self.max_offset + 1
+
+    def _remove_each(self, messages: Iterable[ReceivedMessage]) -> None:
+        self._take_apart()
+        take = self._messages.pop
         removed = [
             found.body_bytes
             for message in messages
@@ -104,33 +130,38 @@ class ProcessQueue:
         ]
         self.message_count -= len(removed)
         self.message_bytes -= sum(removed)
-        if held:
-            return self._first()
-        self._order.clear()
-        return self.max_offset + 1
 
     def _first(self) -> int:
+        """The smallest held offset; only if there is one."""
         order, held = self._order, self._messages
+        if not held:
+            return self._pulls[0].first_offset
         while order[0] not in held:
             order.popleft()
         return order[0]
 
+    def _last(self) -> int:
+        """The largest held offset; only if there is one."""
+        if self._pulls:
+            return self._pulls[-1].last_offset
+        order, held = self._order, self._messages
+        while order[-1] not in held:
+            order.pop()
+        return order[-1]
+
     def holds(self, message: ReceivedMessage) -> bool:
         """Return whether this very message is still unfinished."""
+        self._take_apart()
         return self._messages.get(message.queue_offset) is message
 
     @property
     def span(self) -> int:
         """The distance from the first to the last held offset."""
-        if not self._messages:
-            return 0
-        order, held = self._order, self._messages
-        while order[-1] not in held:
-            order.pop()
-        return order[-1] - self._first()
+        return self._last() - self._first() if self._holds_any else 0
 
     def take_expired(self, started_before: float) -> list[ReceivedMessage]:
         """Return the messages at the head that a listener has had since before a time; they stay here."""
+        self._take_apart()
         expired: list[ReceivedMessage] = []
         for queue_offset in self._order:
             message = self._messages.get(queue_offset)
@@ -148,6 +179,7 @@ class ProcessQueue:
 
         If there are none, the queue is not being consumed any more.
         """
+        self._take_apart()
         taken: list[ReceivedMessage] = []
         while self._messages and len(taken) < count:
             message = self._messages.pop(self._first())
@@ -174,6 +206,7 @@ class ProcessQueue:
 
     def take_back(self, messages: Iterable[ReceivedMessage]) -> None:
         """Put back some taken messages. One call for all is cheapest."""
+        self._take_apart()
         back = {
             message.queue_offset: message
             for message in messages
@@ -189,6 +222,7 @@ class ProcessQueue:
         """Remove all messages."""
         self._messages.clear()
         self._order.clear()
+        self._pulls.clear()
         self._taken.clear()
         self.message_count = self.message_bytes = 0
 
@@ -199,6 +233,7 @@ class ProcessQueue:
 
     def info(self, commit_offset: int, wall_ms_minus_monotonic_ms: float) -> ProcessQueueInfo:
         """Return the running info of this queue, with times in wall-clock milliseconds."""
+        self._take_apart()
 
         def wall(moment: float) -> int:
             return round(moment * 1000 + wall_ms_minus_monotonic_ms)
@@ -239,7 +274,11 @@ class MessageRows:
 
     def __init__(self, messages: Sequence[ReceivedMessage]) -> None:
         self.messages = messages
-        self.body_bytes = sum(message.body_bytes for message in messages)
+        self.body_bytes = (
+            messages.body_bytes
+            if isinstance(messages, PulledMessages)
+            else sum(message.body_bytes for message in messages)
+        )
 
     def __len__(self) -> int:
         return len(self.messages)
