@@ -250,8 +250,8 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         row=27,
         file="client/consumer/concurrent_consumption.py",
-        text="runs = [tuple(messages)]",
-        replacement="runs = [list(messages)]",
+        text="yield ConcurrentJob(process_queue, run, topic, handler)",
+        replacement="yield ConcurrentJob(process_queue, list(run), topic, handler)",
         what="listeners get a list that they can change",
         tests=("integration/test_client_push.py::test_sf_027_the_list_of_messages_cannot_be_changed",),
     ),
