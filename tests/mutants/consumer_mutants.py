@@ -269,8 +269,8 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         row=29,
         file="client/consumer/process_queue.py",
-        text=("        if held:\n            return self._first()\n"),
-        replacement=("        if held:\n            return self.max_offset + 1\n"),
+        text=("        if self._holds_any:\n            return self._first()\n"),
+        replacement=("        if self._holds_any:\n            return self.max_offset + 1\n"),
         what="offsets are committed beyond unfinished messages",
         tests=(
             "integration/test_client_push_real.py"
@@ -364,8 +364,8 @@ CONSUMER_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         row=39,
         file="client/consumer/process_queue.py",
-        text=("        if held:\n            return self._first()\n"),
-        replacement=("        if held:\n            return self.max_offset + 1\n"),
+        text=("        if self._holds_any:\n            return self._first()\n"),
+        replacement=("        if self._holds_any:\n            return self.max_offset + 1\n"),
         what="offsets are committed beyond unfinished messages",
         tests=(
             "unit/client/consumer/test_process_queue.py"
