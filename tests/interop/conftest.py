@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.peers.apache import ApacheNameServer
 from benchmarks.peers.java import Classpath
-from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import KINDS, SETTINGS, ApacheServers, Servers, make_servers
 from tests.interop.store_driver import StoreDriver, driver_classpath
 from tests.interop.versions import SERVERS
@@ -55,5 +54,5 @@ def apache(
     """Apache's name server and broker, one pair for the tests of our clients: each has its own topics."""
     settings = {**SETTINGS, "traceTopicEnable": "true"}
     directory = tmp_path_factory.mktemp("apache")
-    with ApacheServers(directory, settings, admin_classpath(request.param)) as running:
+    with ApacheServers(directory, settings, request.param) as running:
         yield running

@@ -10,11 +10,10 @@ from typing import Protocol, Self
 import pytest
 
 from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
-from benchmarks.peers.java import Classpath
 from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking_connection import BlockingConnection
-from tests.interop.mqadmin import admin_classpath
-from tests.interop.versions import MAIN
+from tests.interop.versions import MAIN, OLDEST, POMS
+from tests.support.java import jars_of
 from tests.support.skylark_servers import SkylarkServers
 
 # Retries use the third level and those after it; the drivers know the first two.
@@ -42,6 +41,8 @@ class Servers(Protocol):
     """A name server and a broker with ports that stay."""
 
     name_server: str
+    version: str
+    """The broker's, as it names it: V5_3_3."""
 
     @property
     def broker(self) -> str: ...
@@ -69,12 +70,18 @@ class ApacheServers:
         self,
         directory: Path,
         settings: Mapping[str, str | int],
-        classpath: Classpath | None = None,
+        version: str = MAIN,
         *,
         options: Sequence[str] = (),
     ) -> None:
         """`options` are for both JVMs."""
-        classpath = classpath or admin_classpath()
+        classpath = jars_of(POMS[version])
+        if version == OLDEST:  # they do not start without their logs being configured, if only to nothing
+            for home, name in (("name-server", "namesrv"), ("home", "broker")):
+                conf = directory / home / "conf"
+                conf.mkdir(parents=True)
+                (conf / f"logback_{name}.xml").write_text("<configuration/>")
+        self.version = f"V{version.replace('.', '_')}"
         self._name_server = ApacheNameServer(classpath, directory / "name-server")
         self.name_server = self._name_server.address
         self._broker = ApacheBroker(
@@ -113,7 +120,7 @@ def make_servers(kind: str, directory: Path, settings: Mapping[str, str | int] =
     if kind == "skylark":
         return SkylarkServers(directory, settings)
     version = kind.removeprefix("apache").removeprefix("-") or MAIN
-    return ApacheServers(directory, settings, admin_classpath(version))
+    return ApacheServers(directory, settings, version)
 
 
 def create_topic(broker: str, topic: str, queues: int = 4, *, attributes: str | None = None) -> None:

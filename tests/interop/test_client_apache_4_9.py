@@ -18,10 +18,9 @@ from skylark.errors import BrokerError
 from skylark.protocol.requests.offset import QueryConsumerOffset
 from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from tests.interop.servers import SETTINGS, ApacheServers, create_topic
-from tests.interop.versions import POMS
+from tests.interop.versions import OLDEST
 from tests.support.broker import BrokerClient, until
 from tests.support.consumer import FAST_CLIENT, bodies, eventually, fast, until_count, until_retrying
-from tests.support.java import jars_of
 from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(300)]
@@ -33,12 +32,7 @@ WAIT_S = 90
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheServers]:
     directory = tmp_path_factory.mktemp("apache-4.9")
-    # These do not start without their logs being configured, if only to nothing.
-    for home, name in (("name-server", "namesrv"), ("home", "broker")):
-        conf = directory / home / "conf"
-        conf.mkdir(parents=True)
-        (conf / f"logback_{name}.xml").write_text("<configuration/>")
-    with ApacheServers(directory, SETTINGS, jars_of(POMS["4.9.7"])) as running:
+    with ApacheServers(directory, SETTINGS, OLDEST) as running:
         yield running
 
 

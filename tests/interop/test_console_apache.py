@@ -11,32 +11,21 @@ from playwright.sync_api import Browser, sync_playwright
 
 from skylark.console.server import PAGES
 from skylark.console.settings import ConsoleSettings
-from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import SETTINGS, ApacheServers
-from tests.interop.versions import MAIN, POMS
+from tests.interop.versions import MAIN, OLDEST
 from tests.support.console import console_client, running_console
 from tests.support.console_data import stocked
 from tests.support.console_tasks import TASKS, Desk, launched, opened
-from tests.support.java import jars_of
 from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
-OLD = "4.9.7"
-"""Its last servers on Maven Central."""
 
 
-@pytest.fixture(scope="module", params=[MAIN, OLD])
+@pytest.fixture(scope="module", params=[MAIN, OLDEST])
 def namesrv(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster of Apache's with the data of the shop."""
     directory = tmp_path_factory.mktemp("apache")
-    if request.param == OLD:
-        # These do not start without their logs being configured, if only to nothing.
-        for home, name in (("name-server", "namesrv"), ("home", "broker")):
-            conf = directory / home / "conf"
-            conf.mkdir(parents=True)
-            (conf / f"logback_{name}.xml").write_text("<configuration/>")
-    jars = jars_of(POMS[OLD]) if request.param == OLD else admin_classpath(MAIN)
-    with ApacheServers(directory, SETTINGS, jars) as running, stocked(running.name_server, 60):
+    with ApacheServers(directory, SETTINGS, request.param) as running, stocked(running.name_server, 60):
         yield running.name_server
 
 

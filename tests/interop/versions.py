@@ -9,14 +9,15 @@ import pytest
 from benchmarks.peers import apache
 
 JAVA = Path(__file__).parent / "java"
+OLDEST = "4.9.7"
+MAIN = "5.3.3"
 POMS = {
-    "4.9.7": JAVA / "pom-servers-4.9.7.xml",
+    OLDEST: JAVA / "pom-servers-4.9.7.xml",
     "4.9.8": JAVA / "pom-4.9.8.xml",
-    "5.3.3": apache.POM,
+    MAIN: apache.POM,
     "5.5.0": JAVA / "pom-5.5.0.xml",
 }
 """4.9.7 has the last servers of 4.9 on Maven Central, 4.9.8 the last client."""
-MAIN = "5.3.3"
 NEWEST = pytest.param("5.5.0", marks=pytest.mark.nightly)
 SERVERS = (MAIN, NEWEST)
 """Parameters of fixtures with Apache's servers."""

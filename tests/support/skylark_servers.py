@@ -25,6 +25,8 @@ SLOW_DISK = " append took "
 class SkylarkServers(commands.SkylarkServers):
     """`skylark serve`: a name server and a broker, everything they write below `directory`."""
 
+    version = "V5_3_3"
+
     def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
         super().__init__(directory, {**SMALL_STORE, **settings})
 

@@ -145,9 +145,10 @@ final class Producers {
         SendResult result = Session.sent(producer.send(batch));
         Map<String, MessageExt> found = received.exactly(bodies);
         List<String> uniqueIds = Arrays.asList(result.getMsgId().split(","));
-        // A client of 5.3 gives the batch an id too; a broker appends it to the properties of each message,
+        // A client of 5.3 gives the batch an id too; brokers before 5.5 append it to the properties of each message,
         // and the last id counts.
-        String batchId = result.getTransactionId();
+        String version = session.admin.fetchBrokerRuntimeStats(session.brokerAddress).getTable().get("brokerVersionDesc");
+        String batchId = version.compareTo("V5_5") < 0 ? result.getTransactionId() : null;
         List<String> offsetIds = Arrays.asList(result.getOffsetMsgId().split(","));
         for (int i = 0; i < COUNT; i++) {
             MessageExt message = found.get("batch-" + i);
