@@ -1,10 +1,13 @@
 """Messages of mixed topics through `skylark lake` into an S3 server, while everything is killed at random.
 
 Broker, S3 server, the processes of the lake and the whole lake are killed with SIGKILL and started again.
-The broker deletes its log as soon as it is archived. In the end every acknowledged message is in the table
-under its offset, once, with the CRC of its body, no offset is missing, and what the log still holds is equal.
+Meanwhile new topics appear, which patterns of the rules choose, and the broker deletes its log as soon as it
+is archived. In the end every acknowledged message is in the table under its offset, once, with the CRC of its
+body, no offset is missing, and what the log still holds is equal.
 
     python -m tests.pipelines.lake_proof --messages 20000000
+
+With `--home` several runs add to the same log and tables, and each checks the whole.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from skylark import Admin, Producer
+from skylark import Producer
 from skylark.client.producer.sent_rows import SentRows
 from skylark.errors import RocketMQError, RowsFailed
 from skylark.pipelines.cluster_client import ClusterClient
-from skylark.pipelines.jobs.endpoints import parse_output
-from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
+from skylark.pipelines.lake_service.rules import LakeRules, LakeTable, load_rules
 from skylark.pipelines.lake_service.table_archiver import committed_offsets, open_table
 from skylark.pipelines.lake_service.verification import compare, table_sums
 from skylark.pipelines.offsets import Offsets
@@ -44,12 +47,27 @@ from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.s3_server import BUCKET, S3Server, variables
 
 GROUP = "lake"
+PREFIX = "proof_"
 SENDERS = 2
 ROWS_MAX = 10_000
 BODY_BYTES_MAX = 600
 FILLER = bytes(range(256)) * 4
 BACKLOG_MAX = 2_000_000
-TABLE_RULES = "delay: 500ms\n    batch: 32MB"
+RULES = f"""
+namesrv: {{namesrv}}
+group: {GROUP}
+tables:
+  - topics: {PREFIX}0
+    to: delta:s3://{BUCKET}/large
+    delay: 500ms
+    batch: 32MB
+    maintain: 10s
+  - topics: {PREFIX}.*
+    to: delta:s3://{BUCKET}/small
+    delay: 500ms
+    batch: 32MB
+    partition: dt
+"""
 """Small batches: one that takes longer than the pause between two kills is never done."""
 CATCH_UP_S = 900.0
 SETTINGS: dict[str, str | int] = {
@@ -116,6 +134,20 @@ class Ledger:
                     self._parts.setdefault(part.queue, []).append((part.queue_offset, rows))
                     self.acknowledged += len(rows)
 
+    def save(self, path: Path) -> None:
+        """Write what is known, for a further run."""
+        parts = [
+            (queue, first, crcs.tobytes()) for queue, ranges in self._parts.items() for first, crcs in ranges
+        ]
+        path.write_bytes(msgspec.msgpack.encode(parts))
+
+    def load(self, path: Path) -> None:
+        parts = msgspec.msgpack.decode(path.read_bytes(), type=list[tuple[MessageQueue, int, bytes]])
+        for queue, first, data in parts:
+            crcs = np.frombuffer(data, np.uint32)
+            self._parts.setdefault(queue, []).append((first, crcs))
+            self.acknowledged += len(crcs)
+
     def lose(self, count: int) -> None:
         """Rows of which nothing is known."""
         with self._lock:
@@ -129,11 +161,6 @@ class Ledger:
             )
             for queue, parts in self._parts.items()
         }
-
-
-def table_name(topic: str) -> str:
-    """One topic has a table, the others share one."""
-    return "large" if topic.endswith("_0") else "small"
 
 
 def send_all(
@@ -152,7 +179,10 @@ def send_all(
 def send_share(
     producer: Producer, topics: Sequence[str], count: int, ledger: Ledger, seed: int, deadline: float
 ) -> None:
-    """Messages that fail are counted and left out of the ledger. The lake is never far behind."""
+    """Messages that fail are counted and left out of the ledger. The lake is never far behind.
+
+    The topics are made by their first messages, the last ones when half of the messages are sent.
+    """
     chance, left = random.Random(seed), count
     while left and time.monotonic() < deadline:
         if ledger.acknowledged - ledger.archived > BACKLOG_MAX:
@@ -163,10 +193,11 @@ def send_share(
             b"%d " % number + FILLER[: chance.randrange(BODY_BYTES_MAX)]
             for number in range(left, left - rows, -1)
         ]
+        made = min(1 + 2 * len(topics) * (count - left) // count, len(topics))
         crcs = np.fromiter(map(zlib.crc32, bodies), np.uint32, rows)
         left -= rows
         try:
-            sent = producer.send_arrow({"body": bodies}, chance.choice(topics), timeout_ms=30_000)
+            sent = producer.send_arrow({"body": bodies}, chance.choice(topics[:made]), timeout_ms=30_000)
             ledger.note(sent, crcs)
         except RowsFailed as error:
             ledger.note(error.result, crcs)
@@ -215,7 +246,7 @@ def faults_of(rules: LakeRules, ledger: Ledger, wire: ClusterClient) -> tuple[li
             if not np.array_equal(offsets, np.arange(end)):
                 faults.append(f"{queue}: {len(offsets)} rows, not one for each offset below {end}")
         for queue, (offsets, sums) in known.items():
-            if rules.table_of(queue.topic, table_name(queue.topic)) is not table:
+            if rules.table_of(queue.topic) is not table:
                 continue
             kept = found[queue][1] if queue in found else np.zeros(0, np.uint32)
             if len(offsets) and (offsets.max() >= len(kept) or (kept[offsets] != sums).any()):
@@ -239,29 +270,18 @@ def prove(
     master: str | None = None,
 ) -> dict[str, object]:
     """Run the whole; returns what happened. `faults` is empty if everything was as promised."""
-    names = [f"proof_{number}" for number in range(topics)]
+    names = [f"{PREFIX}{number}" for number in range(topics)]
     chance, ledger, stop = random.Random(seed), Ledger(), threading.Event()
     counts = [0, 0, 0, 0]
     with S3Server(home / "s3") as store, PipelineCluster(home / "cluster", SETTINGS) as cluster:
         os.environ.update(variables(store.endpoint))
-        with Admin(namesrv=cluster.namesrv) as admin:
-            for name in names:  # the broker then keeps them from the first message on
-                admin.topics.create(name, queues=2, attributes={"lake.table": table_name(name)})
+        known = home / "ledger"
+        if known.exists():
+            ledger.load(known)
         rules_file = home / "lake.yml"
-        rules_file.write_text(
-            f"namesrv: {cluster.namesrv}\ngroup: {GROUP}\ntables:\n"
-            f"  - to: delta:s3://{BUCKET}/large\n    {TABLE_RULES}\n    maintain: 10s\n"
-            f"  - to: delta:s3://{BUCKET}/small\n    {TABLE_RULES}\n    partition: dt\n"
-        )
+        rules_file.write_text(RULES.format(namesrv=cluster.namesrv))
         lake = LakeProcess(home / "lake", rules_file, dict(os.environ), master)
-        rules = LakeRules(
-            namesrv=cluster.namesrv,
-            group=GROUP,
-            tables=[
-                LakeTable(output=parse_output(f"delta:s3://{BUCKET}/large")),
-                LakeTable(output=parse_output(f"delta:s3://{BUCKET}/small")),
-            ],
-        )
+        rules = load_rules(rules_file)
 
         def again(server: Server | Servers) -> Callable[[], None]:
             def kill() -> None:
@@ -295,11 +315,12 @@ def prove(
                 stop.set()
                 killer.join()
                 watcher.join()
-            seconds = time.monotonic() - started
-            wait_until_complete(cluster, rules, names)
+            sent_s = time.monotonic() - started
+            ledger.save(known)
+            wait_until_complete(cluster, rules)
+            archived_s = time.monotonic() - started
         faults, rows, in_log = faults_of(rules, ledger, cluster.wire)
-        queues = [queue for name in names for queue in cluster.wire.queues(name)]
-        deleted = sum(cluster.wire.min_offsets(queues).values())
+        deleted = sum(cluster.wire.min_offsets(queues_of(cluster)).values())
     return {
         "acknowledged": ledger.acknowledged,
         "unacknowledged": ledger.failed,
@@ -307,16 +328,23 @@ def prove(
         "compared_with_log": in_log,
         "deleted_from_log": deleted,
         "kills": dict(zip(("broker", "s3", "lake", "worker"), counts, strict=True)),
-        "seconds": round(seconds, 1),
+        "sent_s": round(sent_s, 1),
+        "archived_s": round(archived_s, 1),
         "faults": faults,
     }
 
 
-def wait_until_complete(cluster: PipelineCluster, rules: LakeRules, names: Sequence[str]) -> None:
+def queues_of(cluster: PipelineCluster) -> list[MessageQueue]:
+    """The queues of all topics that were made."""
+    topics = [topic for topic in cluster.wire.topics() if topic.startswith(PREFIX)]
+    return [queue for topic in topics for queue in cluster.wire.queues(topic)]
+
+
+def wait_until_complete(cluster: PipelineCluster, rules: LakeRules) -> None:
     """Raises AssertionError if the lake does not catch up."""
     deadline = time.monotonic() + CATCH_UP_S
     while True:
-        ends = cluster.wire.max_offsets([queue for name in names for queue in cluster.wire.queues(name)])
+        ends = cluster.wire.max_offsets(queues_of(cluster))
         held = {queue: at for table in rules.tables for queue, at in held_offsets(table, rules).items()}
         if all(held.get(queue, 0) == end for queue, end in ends.items()):
             return
@@ -333,11 +361,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60, help="End sending then, at the latest.")
     parser.add_argument("--pause", type=float, default=5.0, help="Mean seconds between two kills.")
     parser.add_argument("--master", help="Write with the tasks of Spark.")
+    parser.add_argument("--home", type=Path, help="Keep log and tables here, and add to them.")
     parser.add_argument("--seed", type=int, default=round(time.time()))
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="lake-proof-") as home:
+    with tempfile.TemporaryDirectory(prefix="lake-proof-") as temporary:
         report = prove(
-            Path(home),
+            given.home or Path(temporary),
             messages=given.messages,
             topics=given.topics,
             pause_s=given.pause,

@@ -29,6 +29,12 @@ from skylark.model.message import (
 )
 from skylark.model.message_id import offset_message_id
 
+try:
+    from skylark._compiled import find_property as _find_property
+    from skylark._compiled import join_stretches as _join_stretches
+except ImportError:  # not compiled
+    _find_property = _join_stretches = None  # type: ignore[assignment]
+
 # Clipped to this: a thousand times the value still fits into 64 bits.
 _MILLISECONDS_MAX = (1 << 63) // 1000 - 1
 _HEX = np.array([f"{byte:02X}".encode() for byte in range(256)]).view("<u2")
@@ -254,8 +260,14 @@ def stretches(buffer: pa.Buffer, bounds: Ints) -> pa.Array:
     )
 
 
-def between(buffer: pa.Buffer, starts: Ints, ends: Ints) -> pa.Array:
-    return stretches(buffer, interleaved(starts, ends)).take(pa.array(np.arange(0, 2 * len(starts), 2)))
+def between(buffer: pa.Buffer, starts: Ints, ends: Ints, is_there: Flags | None = None) -> pa.Array:
+    """The bytes from each start to its end, which ascend; null where `is_there` is false."""
+    if _join_stretches is None:
+        places = pa.array(np.arange(0, 2 * len(starts), 2), mask=None if is_there is None else ~is_there)
+        return stretches(buffer, interleaved(starts, ends)).take(places)
+    parts = [pa.py_buffer(part) for part in _join_stretches(buffer, starts, ends)]
+    known = None if is_there is None else pa.py_buffer(np.packbits(is_there, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), len(starts), [known, *parts])
 
 
 def interleaved(*bounds: Ints) -> Ints:
@@ -280,11 +292,39 @@ def patched(column: pa.Array, rows: Ints, values: pa.Array) -> pa.Array:
 
 
 class PropertyTexts:
-    """Parsed property texts of a batch of records.
+    """The property texts of a batch of records. Results equal those of `decode_properties`."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    @cached_property
+    def _scanned(self) -> _ScannedTexts:
+        return _ScannedTexts(self._records)
+
+    def column(self, name: str) -> pa.Array:
+        """One property of every text, null where it is missing or empty."""
+        records = self._records
+        if _find_property is None:
+            return as_text(self._scanned.values(name.encode()))
+        found = _find_property(records.buffer, records.properties_start, records.end, name.encode())
+        starts, ends = (np.frombuffer(places, np.int64) for places in found)
+        return as_text(between(records.buffer, starts, ends, ends > starts))
+
+    def maps(self) -> pa.Array:
+        """All properties of every text as a map."""
+        return self._scanned.maps()
+
+    @cached_property
+    def tags(self) -> pa.Array:
+        """Cached: used by the column and by the tag filter."""
+        return self.column("TAGS")
+
+
+class _ScannedTexts:
+    """Property texts parsed with numpy.
 
     The texts are copied into one array in which two separators precede every text (in place of its length
-    field) and one follows the last, so that no property spans two texts. Results equal those of
-    `decode_properties`.
+    field) and one follows the last, so that no property spans two texts.
     """
 
     def __init__(self, records: Records) -> None:
@@ -305,9 +345,9 @@ class PropertyTexts:
         self.separators: Ints = control[kinds == _SEPARATOR]
         self.buffer = pa.py_buffer(self.text)
 
-    def column(self, name: str) -> pa.Array:
+    def values(self, name: bytes) -> pa.Array:
         """One property of every text, null where it is missing or empty."""
-        marks = self._marks_after(name.encode())
+        marks = self._marks_after(name)
         starts = marks + 1
         ends = self.separators[np.searchsorted(self.separators, marks)]
         filled = ends > starts
@@ -315,8 +355,7 @@ class PropertyTexts:
         rows = self._rows_of(marks)
         value_starts, value_ends = self.bounds[:-1].copy(), self.bounds[:-1].copy()
         value_starts[rows], value_ends[rows] = starts, ends  # the last duplicate wins
-        places = pa.array(np.arange(self.count) * 2, mask=value_starts == value_ends)
-        return as_text(stretches(self.buffer, interleaved(value_starts, value_ends)).take(places))
+        return between(self.buffer, value_starts, value_ends, value_ends > value_starts)
 
     def _marks_after(self, name: bytes) -> Ints:
         """Positions of the marks that follow `name`."""
@@ -396,8 +435,3 @@ class PropertyTexts:
             list(decode_properties(text[self.bounds[row] + 2 : self.bounds[row + 1]]).items()) for row in rows
         ]
         return pa.array(maps, pa.map_(pa.string(), pa.string()))
-
-    @cached_property
-    def tags(self) -> pa.Array:
-        """Cached: used by the column and by the tag filter."""
-        return self.column("TAGS")

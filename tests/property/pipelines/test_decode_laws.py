@@ -1,6 +1,7 @@
 """The vectorised decoder gives what the record-at-a-time decoder gives, for any record and columns."""
 
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skylark.arrow import decoder
 from skylark.arrow.columns import BODY_TEXT
 from skylark.arrow.decoder import Decoder
 from skylark.arrow.record_layout import in_order, locate, record_starts
@@ -81,6 +83,19 @@ def record_buffers(draw: st.DrawFn) -> bytes:
         )
         for message in draw(st.lists(messages(), max_size=8))
     )
+
+
+@pytest.fixture(params=["compiled", "numpy"], scope="module", autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the compiled module, and without it."""
+    if request.param == "compiled":
+        assert vars(decoder)["_find_property"] is not None, "run python -m scripts.accelerator"
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder, "_find_property", None)
+        patch.setattr(decoder, "_join_stretches", None)
+        yield
 
 
 def decoded(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
