@@ -2,7 +2,7 @@
 
    `lay_out_sends` handles plain sends, many at a time: frames of requests 310 and 320 become records and replies. It
    takes only what is common: JSON headers in ASCII as clients write them, known queues, a unique key, at most one tag,
-   no delay, no transaction, and, if senders are checked, signatures of known ones. It stops before any other frame,
+   no timer, no transaction, and, if senders are checked, signatures of known ones. It stops before any other frame,
    which Python then handles, errors included. It changes nothing but the next offsets of queues. */
 
 #define PY_SSIZE_T_CLEAN
@@ -18,10 +18,11 @@ enum {
     PREFIX_BYTES = 8, HEAD_BYTES = 88, ENTRY_BYTES = 20, DIGEST_BYTES = 20, SIGNATURE_BYTES = 28,
     ELEMENT_BYTES = 20, /* of a message in a batch, before its body */
     TEXT_BYTES_MAX = 32767,
+    NOTE_BYTES_MAX = 600,         /* of properties that are added to those of a client and of the broker */
     BATCH_BYTES_EXTRA = 64 << 10, /* of records, beyond the limit of a message */
-    SYS_FLAGS = 0x701,            /* compression: other flags change what is done with a message */
+    COMPRESSED = 1, SYS_FLAGS = 0x701, INNER_BATCH_FLAGS = 0xC0, /* others change what is done with a message */
     QUEUES_MAX = 64,              /* of one call */
-    REPLY_NUMBERS_BYTES = 128,    /* all numbers of a reply and its prefix */
+    REPLY_NUMBERS_BYTES = 160,    /* all numbers of a reply, its prefix, and the name of the key of a batch */
     ID_BYTES = 33                 /* of a message in a reply, with a comma */
 };
 
@@ -33,29 +34,32 @@ static const char *const USER_FIELDS[] = {"AccessKey", "SecurityToken", "Signatu
 enum { ADDED, FUNCTIONS, REPLY, CONSTANT_COUNT = REPLY + 6 };
 
 struct text { const char *at; Py_ssize_t bytes; };
+#define TEXT(literal) ((struct text){literal, sizeof literal - 1})
+#define END TEXT("\2") /* of a property */
 struct sha1 { uint32_t words[24]; }; /* SHA_CTX of libcrypto */
 struct growing { PyObject *bytes; Py_ssize_t used; }; /* bytes: a bytearray */
+enum { RECORDS, REPLIES, ENTRIES, OUTPUT_COUNT };      /* entries: those of the current frame */
 
 struct queue {
     PyObject *place, *object; /* place: a new reference */
     struct text topic;
     unsigned magic;
-    int queue_id;
-    long long next_offset;
+    int queue_id, is_batched; /* batched: a batch is one record */
+    long long delay_ms, next_offset; /* delay: of a queue in which messages wait */
 };
 
 struct send {
-    struct text fields[FIELD_COUNT]; /* `at` is NULL without one */
+    struct text fields[FIELD_COUNT], level; /* `at` is NULL without one; level: of a delay */
     struct text body, unique_key, properties; /* properties: with a last separator and the broker's own */
     bool is_batch;
     long long sys_flag, flag, born, opaque, tags_code;
-    char text[TEXT_BYTES_MAX];
+    char text[TEXT_BYTES_MAX + NOTE_BYTES_MAX];
 };
 
 /* One call of `lay_out_sends`: others may run while Python code is called. */
 struct burst {
     const char *data, *end;
-    PyObject *places, *senders, *timestamp, *record, *batch;
+    PyObject *places, *senders, *timestamp, *record, *batch, *inner_batch;
     long long position, limit, store_time;
     unsigned long long born_host, store_host;
     Py_ssize_t header_bytes_max, body_bytes_max, frames;
@@ -65,14 +69,12 @@ struct burst {
         int (*sha1_update)(struct sha1 *, const void *, size_t);
         int (*sha1_final)(unsigned char *, struct sha1 *);
     } functions;
-    struct growing records, replies, entries; /* entries: those of the current frame */
-    PyObject *results, *singles;              /* singles: the last of the results, if it is of single messages */
+    struct growing out[OUTPUT_COUNT];
+    PyObject *results, *singles; /* singles: the last of the results, if it is of single messages */
     int queue_count;
     struct queue queues[QUEUES_MAX];
     struct send send; /* the current one; not cleared */
 };
-
-/* --- Numbers and texts --- */
 
 static uint32_t read_u32(const char *at) {
     const unsigned char *p = (const unsigned char *)at;
@@ -105,30 +107,24 @@ static bool equals(struct text text, const char *literal) {
     return text.at && (size_t)text.bytes == strlen(literal) && !memcmp(text.at, literal, (size_t)text.bytes);
 }
 
-static bool is_ascii(struct text text) {
-    for (Py_ssize_t i = 0; i < text.bytes; i++)
-        if ((unsigned char)text.at[i] >= 0x80)
-            return false;
-    return true;
-}
-
 static const char *find(struct text text, const char *word) {
     return memmem(text.at, (size_t)text.bytes, word, strlen(word));
 }
 
-/* Java's hash of an ASCII text behind a prefix of known hash. */
-static int32_t hash_of(uint32_t hash, struct text text) {
-    for (Py_ssize_t i = 0; i < text.bytes; i++)
-        hash = hash * 31 + (unsigned char)text.at[i];
-    return (int32_t)hash;
+/* Java's hash of a text behind a prefix of known hash; false if it is not ASCII. */
+static bool read_hash(uint32_t prefix, struct text text, long long *hash) {
+    unsigned char seen = 0;
+    for (Py_ssize_t i = 0; i < text.bytes; seen |= (unsigned char)text.at[i++])
+        prefix = prefix * 31 + (unsigned char)text.at[i];
+    *hash = (int32_t)prefix;
+    return seen < 0x80;
 }
 
 static bool skip(const char **at, const char *end, const char *literal) {
     size_t bytes = strlen(literal);
-    if ((size_t)(end - *at) < bytes || memcmp(*at, literal, bytes))
-        return false;
-    *at += bytes;
-    return true;
+    bool is_there = (size_t)(end - *at) >= bytes && !memcmp(*at, literal, bytes);
+    *at += is_there ? bytes : 0;
+    return is_there;
 }
 
 /* A number without sign or leading zeros, up to a limit below 10^18. */
@@ -143,8 +139,6 @@ static bool to_number(struct text text, long long limit, long long *number) {
     const char *at = text.at, *end = text.at + text.bytes;
     return at && read_number(&at, end, limit, number) && at == end;
 }
-
-/* --- Headers --- */
 
 /* A quoted text of printable ASCII, \u0001 and \u0002. */
 static bool read_quoted(const char **at, const char *end, struct text *text) {
@@ -219,14 +213,12 @@ static bool read_property(struct text properties, const char *name, struct text 
 /* The code of the only tag, which is ASCII; 0 without one. */
 static bool read_tags(struct text properties, long long *code) {
     struct text tags;
-    bool is_plain = read_property(properties, "TAGS\1", &tags) && is_ascii(tags);
-    *code = is_plain ? hash_of(0, tags) : 0;
-    return is_plain;
+    return read_property(properties, "TAGS\1", &tags) && read_hash(0, tags, code);
 }
 
 /* Decode the properties. False for messages that need more than to be stored. */
 static bool read_properties(struct send *send, struct text added) {
-    static const char *const special[] = {"DELAY", "TIMER_DEL", "TRAN_MSG", "POP_CK", "WAIT\1false"};
+    static const char *const special[] = {"TIMER_", "REAL_", "TRAN_MSG", "POP_CK", "INNER_", "WAIT\1false"};
     struct text raw = FIELD('i'), text = {send->text, 0}, *key = &send->unique_key;
     char *to = send->text;
     if (!raw.bytes || raw.bytes + 1 + added.bytes > TEXT_BYTES_MAX)
@@ -242,10 +234,9 @@ static bool read_properties(struct send *send, struct text added) {
             return false;
     send->properties = (struct text){send->text, put_text(to, added) - send->text};
     return read_property(text, "UNIQ_KEY\1", key) && key->at && !memchr(key->at, 1, (size_t)key->bytes) &&
-           read_tags(text, &send->tags_code) && !(send->is_batch && find(text, "TAGS"));
+           read_tags(text, &send->tags_code) && read_property(text, "DELAY\1", &send->level) &&
+           (send->level.at || !find(text, "DELAY")) && !(send->is_batch && (send->level.at || find(text, "TAGS")));
 }
-
-/* --- Queues and senders --- */
 
 /* A borrowed value of a dict whose keys are two texts and a separator; NULL without an error if there is none. */
 static PyObject *look_up(PyObject *table, struct text first, const char *separator, struct text second) {
@@ -259,26 +250,25 @@ static PyObject *look_up(PyObject *table, struct text first, const char *separat
     return found;
 }
 
-/* The queue of a send; NULL without an error if it is not known, or there are too many. */
-static struct queue *find_queue(struct burst *burst, const struct send *send) {
-    PyObject *place = look_up(burst->places, FIELD('b'), "/", FIELD('e'));
+/* A known queue; NULL without an error if it is not known, or there are too many. */
+static struct queue *find_queue(struct burst *burst, struct text topic, const char *separator, struct text queue_id) {
+    PyObject *place = look_up(burst->places, topic, separator, queue_id);
     if (!place)
         return NULL;
     for (int i = 0; i < burst->queue_count; i++)
         if (burst->queues[i].place == place)
             return &burst->queues[i];
     struct queue *queue = &burst->queues[burst->queue_count];
-    if (burst->queue_count == QUEUES_MAX || !PyArg_ParseTuple(place, "Oy#Ii", &queue->object, &queue->topic.at,
-                                                              &queue->topic.bytes, &queue->magic, &queue->queue_id))
+    if (burst->queue_count == QUEUES_MAX ||
+        !PyArg_ParseTuple(place, "Oy#IipL", &queue->object, &queue->topic.at, &queue->topic.bytes, &queue->magic,
+                          &queue->queue_id, &queue->is_batched, &queue->delay_ms))
         return NULL;
     PyObject *next = PyObject_GetAttrString(queue->object, "next_offset");
     queue->next_offset = next ? PyLong_AsLongLong(next) : -1;
     Py_XDECREF(next);
-    if (PyErr_Occurred())
-        return NULL;
     queue->place = Py_NewRef(place);
     burst->queue_count++;
-    return queue;
+    return PyErr_Occurred() ? NULL : queue;
 }
 
 /* Store the next offsets of the queues; release what `find_queue` holds. */
@@ -322,8 +312,6 @@ static bool is_signed(const struct burst *burst, const struct send *send) {
     return !different;
 }
 
-/* --- Output --- */
-
 /* Where to write so many bytes; NULL with a Python error. */
 static char *grow(struct growing *out, Py_ssize_t more) {
     Py_ssize_t size = PyByteArray_Size(out->bytes);
@@ -340,7 +328,7 @@ static int put_record(struct burst *burst, struct queue *queue, struct text body
     Py_ssize_t size = HEAD_BYTES + body.bytes + queue->topic.bytes + 2 + text_bytes;
     if (text_bytes > TEXT_BYTES_MAX || burst->position + size > burst->limit)
         return 0;
-    char *to = grow(&burst->records, size), *entry = grow(&burst->entries, ENTRY_BYTES);
+    char *to = grow(&burst->out[RECORDS], size), *entry = grow(&burst->out[ENTRIES], ENTRY_BYTES);
     if (!to || !entry)
         return -1;
     uint32_t crc = burst->functions.crc32(0, body.at, (uint32_t)body.bytes) & 0x7FFFFFFFu;
@@ -355,8 +343,8 @@ static int put_record(struct burst *burst, struct queue *queue, struct text body
     *to++ = (char)text_bytes;
     put_text(put_text(to, own), send->properties);
     put_words(entry, place, sizeof place);
-    burst->records.used += size;
-    burst->entries.used += ENTRY_BYTES;
+    burst->out[RECORDS].used += size;
+    burst->out[ENTRIES].used += ENTRY_BYTES;
     burst->position += size;
     queue->next_offset++;
     return 1;
@@ -370,22 +358,24 @@ static char *put_hex(char *to, unsigned long long number) {
 
 static bool put_reply(struct burst *burst, int queue_id, long long queue_offset) {
     const struct text *parts = &burst->constants[REPLY], key = burst->send.unique_key;
-    Py_ssize_t bytes = REPLY_NUMBERS_BYTES + key.bytes + burst->entries.used / ENTRY_BYTES * ID_BYTES;
+    Py_ssize_t bytes = REPLY_NUMBERS_BYTES + 2 * key.bytes + burst->out[ENTRIES].used / ENTRY_BYTES * ID_BYTES;
     for (int i = 0; i < CONSTANT_COUNT - REPLY; i++)
         bytes += parts[i].bytes;
-    char *start = grow(&burst->replies, bytes), *to = start + PREFIX_BYTES;
+    char *start = grow(&burst->out[REPLIES], bytes), *to = start + PREFIX_BYTES;
     if (!start)
         return false;
     to = put_text(put_number(put_text(to, parts[0]), queue_id), parts[1]);
+    if (burst->send.sys_flag & INNER_BATCH_FLAGS)
+        to = put_text(put_text(to, key), TEXT("\",\"batchUniqId\":\""));
     to = put_text(put_text(to, key), parts[2]);
-    const char *entry = PyByteArray_AsString(burst->entries.bytes), *end = entry + burst->entries.used;
+    const char *entry = PyByteArray_AsString(burst->out[ENTRIES].bytes), *end = entry + burst->out[ENTRIES].used;
     for (; entry < end; entry += ENTRY_BYTES, *to++ = ',')
         to = put_hex(put_hex(to, burst->store_host), READ_U64(entry));
     to = put_text(put_number(put_text(to - 1, parts[3]), queue_offset), parts[4]);
     to = put_text(put_number(to, burst->send.opaque), parts[5]);
     const uint32_t prefix[] = {(uint32_t)(to - start - 4), (uint32_t)(to - start - PREFIX_BYTES)};
     put_words(start, prefix, sizeof prefix);
-    burst->replies.used += to - start;
+    burst->out[REPLIES].used += to - start;
     return true;
 }
 
@@ -396,13 +386,11 @@ static bool append(PyObject *list, PyObject *made) {
     return is_added;
 }
 
-/* --- Sends: the functions return as `put_record` --- */
-
 /* One message, whose result is an `AppendedRecord`. */
 static int put_single(struct burst *burst, struct queue *queue) {
     const struct send *send = &burst->send;
     long long position = burst->position, offset = queue->next_offset;
-    int done = put_record(burst, queue, send->body, (struct text){"", 0}, (uint32_t)send->flag, send->tags_code);
+    int done = put_record(burst, queue, send->body, TEXT(""), (uint32_t)send->flag, send->tags_code);
     if (done <= 0)
         return done;
     if (!burst->singles && !append(burst->results, burst->singles = PyList_New(0))) /* the results hold it */
@@ -413,48 +401,61 @@ static int put_single(struct burst *burst, struct queue *queue) {
     return append(burst->singles, result) ? 1 : -1;
 }
 
-/* The messages of a batch; their own properties and positions are appended to two lists. */
-static int put_elements(struct burst *burst, struct queue *queue, PyObject *texts, PyObject *positions) {
-    const char *at = burst->send.body.at, *end = at + burst->send.body.bytes;
-    long long start = burst->position, tags_code;
-    while (at < end) {
+/* The messages of a batch, or all as one record; their own properties are appended to a list. */
+static int put_elements(struct burst *burst, struct queue *queue, PyObject *texts) {
+    struct send *send = &burst->send;
+    const char *at = send->body.at, *end = at + send->body.bytes;
+    long long start = burst->position, count = 0, tags_code;
+    for (long long size; at < end; at += size, count++) {
         if (end - at < ELEMENT_BYTES + 2)
             return 0;
-        long long size = read_u32(at), body_bytes = read_u32(at + 16);
+        long long body_bytes = read_u32(at + 16);
+        size = read_u32(at);
         if (size > end - at || body_bytes > size - ELEMENT_BYTES - 2)
             return 0;
         struct text body = {at + ELEMENT_BYTES, body_bytes}, own = {body.at + body_bytes + 2, 0};
         own.bytes = (unsigned char)own.at[-2] << 8 | (unsigned char)own.at[-1];
-        if (ELEMENT_BYTES + body_bytes + 2 + own.bytes != size || (own.bytes && own.at[own.bytes - 1] != 2) ||
-            memchr(own.at, 0, (size_t)own.bytes) || !read_tags(own, &tags_code))
+        if (ELEMENT_BYTES + body_bytes + 2 + own.bytes != size)
             return 0;
-        if (!append(positions, PyLong_FromLongLong(burst->position)) ||
-            !append(texts, PyBytes_FromStringAndSize(own.at, own.bytes)))
+        if (queue->is_batched)
+            continue;
+        if ((own.bytes && own.at[own.bytes - 1] != 2) || memchr(own.at, 0, (size_t)own.bytes) ||
+            !read_tags(own, &tags_code))
+            return 0;
+        if (!append(texts, PyBytes_FromStringAndSize(own.at, own.bytes)))
             return -1;
         int done = put_record(burst, queue, body, own, read_u32(at + 12), tags_code);
         if (done <= 0)
             return done;
-        at += size;
     }
-    return burst->position - start <= burst->body_bytes_max + BATCH_BYTES_EXTRA;
+    if (!queue->is_batched || send->sys_flag & COMPRESSED || count > INT16_MAX)
+        return !queue->is_batched && burst->position - start <= burst->body_bytes_max + BATCH_BYTES_EXTRA;
+    char base[64], *to = put_number(put_text(base, TEXT("INNER_BASE\1")), queue->next_offset);
+    struct text own = {base, put_text(to, END) - base};
+    to = put_number(put_text(send->text + send->properties.bytes, TEXT("INNER_NUM\1")), count);
+    send->properties.bytes = put_text(to, END) - send->text;
+    send->sys_flag |= INNER_BATCH_FLAGS;
+    int done = put_record(burst, queue, send->body, own, (uint32_t)send->flag, 0);
+    queue->next_offset += count - 1;
+    return done > 0 && !append(texts, PyBytes_FromStringAndSize(own.at, own.bytes)) ? -1 : done;
 }
 
-/* A batch, whose result is an `AppendedBatch`. */
+/* A batch, whose result is an `AppendedBatch`, or an `AppendedInnerBatch`. */
 static int put_batch(struct burst *burst, struct queue *queue) {
     const struct send *send = &burst->send;
     long long offset = queue->next_offset;
-    PyObject *texts = PyList_New(0), *positions = PyList_New(0);
-    int done = texts && positions ? put_elements(burst, queue, texts, positions) : -1;
+    PyObject *texts = PyList_New(0);
+    int done = texts ? put_elements(burst, queue, texts) : -1;
     if (done > 0) {
         PyObject *result = PyObject_CallFunction(
-            burst->batch, "OOLOy#LOy#L", queue->object, burst->timestamp, send->sys_flag, texts, send->properties.at,
-            send->properties.bytes, offset, positions, PyByteArray_AsString(burst->entries.bytes), burst->entries.used,
-            burst->position);
+            queue->is_batched ? burst->inner_batch : burst->batch, "OOLOy#Ly#LL", queue->object, burst->timestamp,
+            send->sys_flag, texts, send->properties.at, send->properties.bytes, offset,
+            PyByteArray_AsString(burst->out[ENTRIES].bytes), burst->out[ENTRIES].used, burst->position,
+            queue->next_offset - offset);
         done = append(burst->results, result) ? 1 : -1;
         burst->singles = NULL;
     }
     Py_XDECREF(texts);
-    Py_XDECREF(positions);
     return done;
 }
 
@@ -471,22 +472,29 @@ static int take_frame(struct burst *burst) {
         !read_header(header, header + header_bytes, send) || !read_properties(send, burst->constants[ADDED]))
         return 0;
     bool is_allowed = burst->senders == Py_None || is_signed(burst, send);
-    struct queue *queue = is_allowed ? find_queue(burst, send) : NULL;
-    if (!queue)
+    struct queue *queue = is_allowed ? find_queue(burst, FIELD('b'), "/", FIELD('e')) : NULL;
+    int queue_id = queue ? queue->queue_id : 0;
+    if (queue && send->level.at && (queue = find_queue(burst, TEXT(""), "\n", send->level))) { /* it waits there */
+        char *to = put_text(send->text + send->properties.bytes, TEXT("REAL_TOPIC\1"));
+        to = put_text(put_text(put_text(to, FIELD('b')), TEXT("\2REAL_QID\1")), FIELD('e'));
+        send->properties.bytes = put_text(to, END) - send->text;
+        send->tags_code = burst->store_time + queue->delay_ms;
+    }
+    if (!queue || (queue->is_batched && !send->is_batch))
         return PyErr_Occurred() ? -1 : 0;
     long long offset = queue->next_offset, position = burst->position;
-    Py_ssize_t used = burst->records.used;
-    burst->entries.used = 0;
+    Py_ssize_t used = burst->out[RECORDS].used;
+    burst->out[ENTRIES].used = 0;
     int done = (send->is_batch ? put_batch : put_single)(burst, queue);
     if (done <= 0) { /* nothing of it is stored */
         queue->next_offset = offset;
         burst->position = position;
-        burst->records.used = used;
+        burst->out[RECORDS].used = used;
         return done;
     }
     burst->data += 4 + frame_bytes;
     burst->frames++;
-    return put_reply(burst, queue->queue_id, offset) ? 1 : -1;
+    return put_reply(burst, queue_id, offset) ? 1 : -1;
 }
 
 static bool begin(struct burst *burst, PyObject *constants) {
@@ -500,40 +508,35 @@ static bool begin(struct burst *burst, PyObject *constants) {
         return PyErr_SetString(PyExc_ValueError, "three addresses of functions are needed"), false;
     memcpy(&burst->functions, burst->constants[FUNCTIONS].at, sizeof burst->functions);
     burst->store_time = PyLong_AsLongLong(burst->timestamp);
-    burst->records.bytes = PyByteArray_FromStringAndSize(NULL, 0);
-    burst->replies.bytes = PyByteArray_FromStringAndSize(NULL, 0);
-    burst->entries.bytes = PyByteArray_FromStringAndSize(NULL, 0);
+    for (int i = 0; i < OUTPUT_COUNT; i++)
+        burst->out[i].bytes = PyByteArray_FromStringAndSize(NULL, 0);
     burst->results = PyList_New(0);
     return !PyErr_Occurred();
 }
 
 static PyObject *lay_out_sends(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    struct burst *burst = PyMem_Malloc(sizeof *burst);
+    struct burst own, *burst = &own;
     Py_buffer buffer;
     PyObject *answer = NULL, *constants;
-    if (!burst)
-        return PyErr_NoMemory();
     memset(burst, 0, offsetof(struct burst, send));
-    if (PyArg_ParseTuple(arguments, "y*OOLLOnnKKO!OO", &buffer, &burst->places, &burst->senders, &burst->position,
+    if (PyArg_ParseTuple(arguments, "y*OOLLOnnKKO!OOO", &buffer, &burst->places, &burst->senders, &burst->position,
                          &burst->limit, &burst->timestamp, &burst->header_bytes_max, &burst->body_bytes_max,
                          &burst->born_host, &burst->store_host, &PyTuple_Type, &constants, &burst->record,
-                         &burst->batch)) {
+                         &burst->batch, &burst->inner_batch)) {
         burst->data = buffer.buf;
         burst->end = burst->data + buffer.len;
         int taken = begin(burst, constants) ? 1 : -1;
         while (taken > 0)
             taken = take_frame(burst);
-        if (end_queues(burst, taken == 0) && PyByteArray_Resize(burst->records.bytes, burst->records.used) == 0)
+        struct growing records = burst->out[RECORDS], replies = burst->out[REPLIES];
+        if (end_queues(burst, taken == 0) && PyByteArray_Resize(records.bytes, records.used) == 0)
             answer = Py_BuildValue("nnLOy#O", burst->data - (const char *)buffer.buf, burst->frames, burst->position,
-                                   burst->records.bytes, PyByteArray_AsString(burst->replies.bytes),
-                                   burst->replies.used, burst->results);
-        Py_XDECREF(burst->records.bytes);
-        Py_XDECREF(burst->replies.bytes);
-        Py_XDECREF(burst->entries.bytes);
+                                   records.bytes, PyByteArray_AsString(replies.bytes), replies.used, burst->results);
+        for (int i = 0; i < OUTPUT_COUNT; i++)
+            Py_XDECREF(burst->out[i].bytes);
         Py_XDECREF(burst->results);
         PyBuffer_Release(&buffer);
     }
-    PyMem_Free(burst);
     return answer;
 }
 
@@ -542,16 +545,15 @@ static PyObject *unique_key_hashes(PyObject *Py_UNUSED(module), PyObject *argume
     PyObject *prefixes, *texts, *hashes;
     if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &prefixes, &PyList_Type, &texts))
         return NULL;
-    hashes = PyList_New(PyList_Size(texts));
+    hashes = PyList_New(0);
     for (Py_ssize_t i = 0; hashes && i < PyList_Size(texts); i++) {
         struct text text, key;
-        PyObject *prefix = PyList_GetItem(prefixes, i), *number = NULL;
-        if (prefix && PyBytes_AsStringAndSize(PyList_GetItem(texts, i), (char **)&text.at, &text.bytes) == 0 &&
-            read_property(text, "UNIQ_KEY\1", &key) && key.at && !find(text, "KEYS") && is_ascii(key)) {
-            long long hash = hash_of((uint32_t)PyLong_AsLongLong(prefix), key);
-            number = PyErr_Occurred() ? NULL : PyLong_FromLongLong((hash < 0 ? -hash : hash) & INT32_MAX);
-        }
-        if (!number || PyList_SetItem(hashes, i, number) < 0)
+        long long hash;
+        PyObject *prefix = PyList_GetItem(prefixes, i), *bytes = PyList_GetItem(texts, i);
+        bool is_plain = prefix && PyBytes_AsStringAndSize(bytes, (char **)&text.at, &text.bytes) == 0 &&
+                        read_property(text, "UNIQ_KEY\1", &key) && key.at && !find(text, "KEYS") &&
+                        read_hash((uint32_t)PyLong_AsLongLong(prefix), key, &hash) && !PyErr_Occurred();
+        if (!is_plain || !append(hashes, PyLong_FromLongLong((hash < 0 ? -hash : hash) & INT32_MAX)))
             Py_CLEAR(hashes);
     }
     return hashes || PyErr_Occurred() ? hashes : Py_NewRef(Py_None);
@@ -683,11 +685,8 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_size = -1, .m_methods = functions};
+    PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Edition 4", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit__compiled(void) {
-    PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddIntConstant(module, "EDITION", 3) < 0)
-        Py_CLEAR(module);
-    return module;
+    return PyModule_Create(&definition);
 }

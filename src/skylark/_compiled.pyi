@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 
-from skylark.store.append_result import AppendedBatch, AppendedRecord
+from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord
 from skylark.store.consume_queue import ConsumeQueue
-
-EDITION: int
-"""Of the functions below: a broker does not use a module that was compiled from another one."""
 
 def lay_out_sends(
     buffer: bytes | bytearray | memoryview,
-    places: dict[bytes, tuple[ConsumeQueue, bytes, int, int]],
+    places: dict[bytes, tuple[ConsumeQueue, bytes, int, int, bool, int]],
     senders: dict[bytes, bytes] | None,
     position: int,
     limit: int,
@@ -22,12 +19,14 @@ def lay_out_sends(
     constants: tuple[bytes, ...],
     record: type[AppendedRecord],
     batch: type[AppendedBatch],
+    inner_batch: type[AppendedInnerBatch],
     /,
 ) -> tuple[int, int, int, bytearray, bytes, list[Sequence[AppendedRecord]]]:
     """Return end and number of the frames that were taken, the end of the log, records, replies and results.
 
     `constants` are the properties that the broker adds, the addresses of three functions (CRC-32, update and
-    end of SHA-1), and the six parts of a reply.
+    end of SHA-1), and the six parts of a reply. The module's documentation names its edition: a broker does
+    not use another one.
     """
 
 def join_records(file: memoryview, start: int, entries: bytes | bytearray, /) -> bytes | None:

@@ -26,6 +26,7 @@ from skylark.protocol.requests.send import SendMessageV2
 from skylark.settings.client import (
     ClientSettings,
     ConsumeFrom,
+    ProducerSettings,
     PullConsumerSettings,
     PushConsumerSettings,
     SimpleConsumerSettings,
@@ -253,6 +254,46 @@ async def test_arrow_rows_are_those_of_a_plain_topic(tmp_path: Path) -> None:
             rows.append(found)
     assert rows[0] == rows[1]
     assert [row["queueOffset"] for row in rows[0]] == list(range(7, 15))
+
+
+async def test_messages_that_the_producer_batches_are_few_records(tmp_path: Path) -> None:
+    settings = ProducerSettings(batching=True, batch_delay_ms=50)
+    async with cluster(tmp_path) as (namesrv, broker):
+        async with AsyncProducer("Senders", namesrv=namesrv, client=CLIENT, settings=settings) as producer:
+            receipts = await asyncio.gather(*map(producer.send, messages(0, 200)))
+        assert sorted(receipt.queue_offset for receipt in receipts) == list(range(200))
+        sent = {receipt.queue_offset: b"%d" % number for number, receipt in enumerate(receipts)}
+        records = broker.store.get(TOPIC, 0, 0, 32).messages()
+        assert len(unwrap(records[0])) > 1
+        async with AsyncPullConsumer(
+            GROUP, namesrv=namesrv, client=CLIENT, settings=pull_settings()
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            found = await poll(consumer, 200)
+    assert {message.queue_offset: message.body for message in found} == sent
+    assert all(message.properties["n"] == message.body.decode() for message in found)
+
+
+async def test_rows_of_a_table_are_stored_where_the_result_says(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    numbers = [str(number) for number in range(500)]
+    rows = arrow.table({"value": numbers, "kind": [f"t{int(number) % 3}" for number in numbers]})
+    async with cluster(tmp_path) as (namesrv, broker):
+        async with AsyncProducer("Senders", namesrv=namesrv, client=CLIENT) as producer:
+            sent = await producer.send_arrow(rows, TOPIC, body="value", keys="value", tags="kind")
+        assert sent.is_ok
+        assert len(broker.store.get(TOPIC, 0, 0, 1).messages()) == 1
+        assert broker.store.max_offset(TOPIC, 0) == 500
+        async with AsyncPullConsumer(
+            GROUP, namesrv=namesrv, client=CLIENT, settings=pull_settings()
+        ) as consumer:
+            consumer.subscribe(TOPIC)
+            found = {message.queue_offset: message for message in await poll(consumer, 500)}
+    for each in sent.ranges:
+        for queue_offset, row in enumerate(each.rows, each.queue_offset):
+            message = found[queue_offset]
+            assert (message.body, message.tags) == (b"%d" % row, f"t{row % 3}")
+            assert message.keys == [str(row)]
 
 
 async def test_the_store_can_be_read_after_the_broker_stopped(tmp_path: Path) -> None:

@@ -249,6 +249,17 @@ class TopicTable:
         config = self._topics.get(topic)
         return config is not None and is_batch_type(config.attributes)
 
+    def takes_batches(self, topic: str) -> bool:
+        """As `is_batched`, of a topic whose batches need no further checks."""
+        config = self._sendable.get(topic)
+        return (
+            config is not None
+            and is_batch_type(config.attributes)
+            and len(config.attributes) == 1
+            and not config.order
+            and config.topic_filter_type != "MULTI_TAG"
+        )
+
     def is_system(self, topic: str) -> bool:
         return topic in self._system_topics or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
 

@@ -66,8 +66,8 @@ class AppendedBatch(Sequence[AppendedRecord]):
     """Consecutive records of one queue, made from a client's batch: published at once, split on demand."""
 
     __slots__ = (
-        "end", "entries", "first_offset", "physical_offsets", "queue", "shared", "store_timestamp",
-        "sys_flag", "texts",
+        "end", "entries", "first_offset", "message_count", "queue", "shared", "store_timestamp", "sys_flag",
+        "texts",
     )  # fmt: skip
 
     def __init__(
@@ -78,9 +78,9 @@ class AppendedBatch(Sequence[AppendedRecord]):
         texts: Sequence[bytes],
         shared: bytes,
         first_offset: int = 0,
-        physical_offsets: list[int] | None = None,
         entries: bytes = b"",
         end: int = 0,
+        message_count: int | None = None,
     ) -> None:
         """A record's properties are its own text followed by `shared`. Without a position, call `place`."""
         self.queue = queue
@@ -89,15 +89,15 @@ class AppendedBatch(Sequence[AppendedRecord]):
         self.texts = texts
         self.shared = shared
         self.first_offset = first_offset
-        self.physical_offsets = physical_offsets or []
         self.entries = entries
         self.end = end
+        self.message_count = len(texts) if message_count is None else message_count
 
     def place(self, physical_offset: int, queue_offset: int, sizes: list[int], codes: list[int]) -> None:
         """Set the position of the records in log and queue."""
         count = len(sizes)
         self.first_offset = queue_offset
-        self.physical_offsets = offsets = list(accumulate(sizes, initial=physical_offset))
+        offsets = list(accumulate(sizes, initial=physical_offset))
         self.end = offsets.pop()
         if count > _PACKED_MAX:
             self.entries = b"".join(map(ENTRY.pack, offsets, sizes, codes))
@@ -105,6 +105,15 @@ class AppendedBatch(Sequence[AppendedRecord]):
         fields = [0, 0, 0] * count
         fields[0::3], fields[1::3], fields[2::3] = offsets, sizes, codes
         self.entries = _packed_entries(count)(*fields)
+
+    @property
+    def start(self) -> int:
+        """The physical offset of the first record."""
+        return int(ENTRY.unpack_from(self.entries)[0])
+
+    @property
+    def physical_offsets(self) -> list[int]:
+        return list(struct.unpack(">" + "q12x" * len(self.texts), self.entries))
 
     @property
     def properties(self) -> list[bytes]:
@@ -116,10 +125,6 @@ class AppendedBatch(Sequence[AppendedRecord]):
         if _KEYS_NAME in self.shared or _KEYS_NAME in b"".join(self.texts):
             return None
         return find_unique_key(self.shared)  # the last duplicate wins: it hides their own unique keys
-
-    @property
-    def message_count(self) -> int:
-        return len(self.texts)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -142,22 +147,7 @@ class AppendedBatch(Sequence[AppendedRecord]):
 class AppendedInnerBatch(AppendedBatch):
     """A client's batch that is stored as one record, in a batch consume queue."""
 
-    __slots__ = ("_count",)
-
-    def __init__(
-        self,
-        queue: ConsumeQueue,
-        store_timestamp: int,
-        sys_flag: int,
-        properties: bytes,
-        count: int,
-    ) -> None:
-        super().__init__(queue, store_timestamp, sys_flag, [b""], properties)
-        self._count = count
-
-    @property
-    def message_count(self) -> int:
-        return self._count
+    __slots__ = ()
 
 
 @lru_cache(_PACKED_MAX)

@@ -179,7 +179,9 @@ class BatchEncoder:
         text = INNER_BASE % queue.next_offset + message.properties + INNER_NUMBER % count
         code = tags_code(message.properties)
         text = with_crc_room(text) if self._with_crc else text
-        run = AppendedInnerBatch(queue, timestamp, sys_flag | UNWRAPPED_BY_CLIENTS, text, count)
+        run = AppendedInnerBatch(
+            queue, timestamp, sys_flag | UNWRAPPED_BY_CLIENTS, [b""], text, message_count=count
+        )
         record = InnerBatchRecord(run, code, message)
         if len(text) > PROPERTIES_BYTES_MAX:
             reason = f"properties have {len(text)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
@@ -298,7 +300,7 @@ class InnerBatchRecord:
         run.place(physical_offset, queue.next_offset, [self.total_bytes], [self._code])
         head = HEADS[run.sys_flag & HOST_V6_MASK].pack(
             self.total_bytes, queue.magic, crc32(message.body) & CRC_MASK, queue.queue_id, message.flag,
-            run.first_offset, run.physical_offsets[0], run.sys_flag, message.born_timestamp,
+            run.first_offset, physical_offset, run.sys_flag, message.born_timestamp,
             message.born_host, run.store_timestamp, store_host, message.reconsume_times, 0,
             len(message.body),
         )  # fmt: skip

@@ -186,22 +186,25 @@ class TailReader:
         if entries is None:
             return None
         scanned = min(max(scan_max, count), high - queue_offset)
-        found: tuple[int, Entries] | None = next_offset, entries
+        parts: list[Part] | None = None
         if tags_filter is not None and not all(map(tags_filter, _codes_of(entries))):
-            found = self._matching(queue, queue_offset, min(scanned, READ_ENTRIES_MAX), count, tags_filter)
+            scanned = min(scanned, READ_ENTRIES_MAX)
+            next_offset, entries = self._matching(queue, queue_offset, scanned, count, tags_filter)
         elif record_filter is not None:
-            found = self._matching_records(queue, queue_offset, scanned, count, record_filter)
-        if found is None:
+            next_offset, entries, parts = self._matching_records(
+                queue, queue_offset, scanned, count, record_filter
+            )
+        if not entries:
             return None
-        next_offset, entries = found
         sizes = sizes_of(entries)
         count, taken = len(sizes), sum(sizes)
+        if parts is not None and taken <= bytes_max:
+            return low, high, next_offset, count, taken, parts
         first, last = _PLACE(entries)[0], _PLACE(entries, -ENTRY_BYTES)[0]
         view = self._view(first, last + sizes[-1]) if taken <= bytes_max else None
         if view is None:
             return None
         start = first - first % self._log.file_bytes
-        parts: list[Part] | None
         if first < self._hot.written_from and not self._fitted(queue, queue_offset, next_offset):
             parts = record_parts(view, start, entries, sizes, self.joiner, is_checked=True)
             if parts is not None and next_offset == queue_offset + count:
@@ -216,49 +219,50 @@ class TailReader:
 
     def _matching(
         self, queue: ConsumeQueue, queue_offset: int, scanned: int, count: int, tags_filter: TagsFilter
-    ) -> tuple[int, Entries] | None:
-        """Return the offset behind the first `count` matching entries, and these; None if there are fewer."""
-        entries = self._entries(queue, queue_offset, scanned)
-        if entries is None:
-            return None
+    ) -> tuple[int, Entries]:
+        """Return the offset behind the first `count` matching entries, and these; none if there are fewer."""
+        entries = self._entries(queue, queue_offset, scanned) or b""
         numbers = [number for number, code in enumerate(_codes_of(entries)) if tags_filter(code)][:count]
         if len(numbers) < count:
-            return None
+            return queue_offset, b""
         return queue_offset + numbers[-1] + 1, _chosen(entries, numbers)
 
     def _matching_records(
         self, queue: ConsumeQueue, queue_offset: int, scanned: int, count: int, record_filter: RecordFilter
-    ) -> tuple[int, Entries] | None:
-        """Return the offset behind the entries looked at, and up to `count` that match; None without one.
+    ) -> tuple[int, Entries, list[Part] | None]:
+        """Return the offset behind the entries looked at, those that match, up to `count`, and their records.
 
-        None also if records are not in memory, or do not have the sizes of their entries.
+        The records are None if others lie between them. There are no entries also if records are not in
+        memory, or do not have the sizes of their entries.
         """
-        chosen: Entries = b""
+        nothing, chosen = (queue_offset, b"", None), bytearray()
         done, step = 0, max(count, FILTERED_ENTRIES_MIN)
         while done < scanned:
             step = min(step, scanned - done)
             entries = self._entries(queue, queue_offset + done, step)
             places = None if entries is None else _places(entries, step)
             if entries is None or places is None:
-                return None
+                return nothing
             sizes, start = sizes_of(entries), places[0] - places[0] % self._log.file_bytes
             view = self._view(places[0], places[-1] + sizes[-1])
             if view is None:
-                return None
-            if places[0] < self._hot.written_from:
-                records = slices(view, start, entries, sizes)
-                if records is None or not all(map(fits, records, zip(sizes))):
-                    return None
+                return nothing
+            parts = record_parts(view, start, entries, sizes, is_checked=places[0] < self._hot.written_from)
+            if parts is None:
+                return nothing
+            # Behind one another: the processor prefetches what is copied, and not what a filter looks for.
+            records = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+            ends = accumulate(sizes)
             numbers = [
                 number
-                for number, (place, size) in enumerate(zip(places, sizes, strict=True))
-                if record_filter(view, (at := place - start), at + size)
+                for number, (end, size) in enumerate(zip(ends, sizes, strict=True))
+                if record_filter(records, end - size, end)
             ][: count - len(chosen) // ENTRY_BYTES]
             chosen += _chosen(entries, numbers)
             if len(chosen) == count * ENTRY_BYTES:
-                return queue_offset + done + numbers[-1] + 1, chosen
+                return queue_offset + done + numbers[-1] + 1, chosen, parts if len(numbers) == step else None
             done += step
-        return (queue_offset + scanned, chosen) if chosen else None
+        return queue_offset + scanned, chosen, None
 
     def read_each(
         self, queue: ConsumeQueue, queue_offset: int, counts: Sequence[int], bytes_max: int

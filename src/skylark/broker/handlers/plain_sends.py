@@ -16,10 +16,10 @@ from skylark.model.message import HOST_V4_BYTES, RETRY_TOPIC_PREFIX
 from skylark.protocol.command import LENGTH, LENGTH_BYTES, PREFIX, PREFIX_BYTES
 from skylark.protocol.frame_templates import SendReplies
 from skylark.protocol.signature import LIBCRYPTO
-from skylark.store.append_result import AppendedBatch, AppendedRecord, LaidOut
+from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord, LaidOut
 from skylark.store.consume_queue import ConsumeQueue
 
-EDITION = 3
+EDITION = "Edition 4"
 """That of `_compiled.c`. A module that `make setup` has not compiled anew is not used."""
 
 try:
@@ -27,7 +27,7 @@ try:
 except ImportError:  # not compiled
     is_compiled = False
 else:
-    is_compiled = getattr(_compiled, "EDITION", 1) == EDITION
+    is_compiled = _compiled.__doc__ == EDITION
 
 
 def _addresses() -> bytes | None:
@@ -44,7 +44,13 @@ def _addresses() -> bytes | None:
 _FUNCTIONS = _addresses()
 _SUCCESS = b'{"code":0'
 _STARTS = (b'{"code":310,', b'{"code":320,')
+_LOOKED_FOR = (b"TAGS", b"UNIQ_KEY", b"REAL_", b"TIMER_", b"DELAY", b"TRAN_MSG", b"POP_CK")
+"""Names of properties that Python looks for among those of the broker, too."""
 _START_BYTES = PREFIX_BYTES + len(_STARTS[0])
+
+
+Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
+"""A queue, what its records say of it, whether a batch is one record, and the delay of what waits in it."""
 
 
 class PlainSends:
@@ -58,8 +64,8 @@ class PlainSends:
         self._constants = (added, _FUNCTIONS, *replies.stored_parts())
         self._store_host = int.from_bytes(store_host)
         self._header_bytes_max = header_bytes_max
-        self.places: dict[bytes, tuple[ConsumeQueue, bytes, int, int]] = {}
-        """Queues whose messages need no checks, and what their records say of them, by topic and id."""
+        self.places: dict[bytes, Place] = {}
+        """Queues whose messages need no checks, by topic and id, and those of delay levels."""
 
     @staticmethod
     def works_with(added: bytes, store_host: bytes) -> bool:
@@ -67,15 +73,18 @@ class PlainSends:
             is_compiled
             and _FUNCTIONS is not None
             and len(store_host) == HOST_V4_BYTES
-            and b"TAGS" not in added
-            and b"UNIQ_KEY" not in added
+            and not any(name in added for name in _LOOKED_FOR)
         )
 
-    def note(self, queue: ConsumeQueue) -> None:
-        """Take messages to this queue from now on, until `places` is cleared."""
-        if not queue.is_special and not queue.topic.startswith(RETRY_TOPIC_PREFIX):
-            place = queue, queue.topic_part, queue.magic, queue.queue_id
-            self.places[b"%b/%d" % (queue.topic.encode(), queue.queue_id)] = place
+    def note(self, queue: ConsumeQueue, *, takes_batches: bool) -> None:
+        """Take messages to this queue until `places` is cleared; or batches of a BatchCQ topic, only."""
+        is_usual = not queue.is_schedule and not queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        if is_usual and queue.is_batched == takes_batches:
+            self.places[b"%b/%d" % (queue.topic.encode(), queue.queue_id)] = _place(queue)
+
+    def note_level(self, queue: ConsumeQueue, delay_ms: int) -> None:
+        """Take messages of a delay level from now on; they wait in this queue."""
+        self.places[b"\n%d" % (queue.queue_id + 1)] = _place(queue, delay_ms)
 
     def lay_out(
         self, buffer: bytes | bytearray, senders: dict[bytes, bytes] | None, born_host: bytes,
@@ -89,9 +98,13 @@ class PlainSends:
             *_compiled.lay_out_sends(
                 buffer, self.places, senders, position, limit, timestamp, self._header_bytes_max,
                 body_bytes_max, int.from_bytes(born_host), self._store_host, self._constants, AppendedRecord,
-                AppendedBatch,
+                AppendedBatch, AppendedInnerBatch,
             )
         )  # fmt: skip
+
+
+def _place(queue: ConsumeQueue, delay_ms: int = 0) -> Place:
+    return queue, queue.topic_part, queue.magic, queue.queue_id, queue.is_batched, delay_ms
 
 
 def is_send(buffer: bytes | bytearray) -> bool:

@@ -41,6 +41,7 @@ from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     HOST_V4_BYTES,
     RETRY_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
     PutMessage,
     SystemFlag,
     decode_properties,
@@ -316,15 +317,17 @@ class SendPath:
             raise system_error("in-sync replicas not enough")
         return message
 
-    def _note_admitted(self, queue: ConsumeQueue) -> None:
+    def _note_admitted(self, queue: ConsumeQueue, *, takes_batches: bool = False) -> None:
+        """Check messages to this queue no more, until the topics change; of a BatchCQ topic, batches only."""
         if self._admitted_edition is not self._topics.edition:
             self._admitted_edition = self._topics.edition
             self._admitted.clear()
             if self._plain is not None:
                 self._plain.places.clear()
-        self._admitted.add(queue)
+        if not takes_batches:
+            self._admitted.add(queue)
         if self._plain is not None:
-            self._plain.note(queue)
+            self._plain.note(queue, takes_batches=takes_batches)
 
     def _admit(self, peer: Peer, request: Send, now_ms: int) -> tuple[int, int]:
         """Return queue and flags for a topic that needs checks or is missing. Raises BrokerError."""
@@ -369,6 +372,9 @@ class SendPath:
     def _special(self, message: PutMessage) -> None:
         """Apply delays, timers and transactions, and drop properties that clients may not set. In place."""
         if self._delayed.admit_as_sent(message):
+            if self._plain is not None and message.topic == SCHEDULE_TOPIC:
+                delay_ms = self._store.log.schedule_tags_code(message.properties, 0)
+                self._plain.note_level(self._store.queue(message.topic, message.queue_id), delay_ms)
             return
         properties = decode_properties(message.properties)
         properties.pop("POP_CK", None)
@@ -591,6 +597,8 @@ class SendPath:
             raise illegal(f"batch request does not support retry group {request.topic}")
         queue = self._queues.get((request.topic, request.queue_id))
         message = self._message(peer, command, queue, now_ms, in_batch=not is_inner)
+        if queue is not None and self._topics.takes_batches(request.topic):
+            self._note_admitted(queue, takes_batches=True)
         bytes_max = self._store.log.message_bytes_max
         # A batch cannot be delayed, timed or half.
         if message.topic != request.topic or len(command.body) > bytes_max:
@@ -659,7 +667,7 @@ class SendPath:
 
 def _requests(laid_out: LaidOut) -> list[tuple[RequestCode, int]]:
     """Return the requests of plain sends, by code."""
-    batches = sum(type(each) is AppendedBatch for each in laid_out.results)
+    batches = sum(isinstance(each, AppendedBatch) for each in laid_out.results)
     counts = {
         RequestCode.SEND_MESSAGE_V2: laid_out.frames - batches,
         RequestCode.SEND_BATCH_MESSAGE: batches,

@@ -199,7 +199,7 @@ class BrokerStats:
         self.count_puts(results)
 
     def _count_run(self, run: AppendedBatch) -> None:
-        count, size = run.message_count, run.end - run.physical_offsets[0]
+        count, size = run.message_count, run.end - run.start
         counter = self._topic_counter(run.queue.topic)
         counter.add(count, size)
         self.puts.add(count, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -268,6 +269,31 @@ async def test_a_consumer_by_sql92_is_answered_by_plan(rig: PlannedRig, is_old: 
     assert rig.planned == 2
     assert pull(90)
     assert rig.planned == 3
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("share", [0.03, 0.5, 0.97, 1.0])
+async def test_sql92_chooses_the_same_by_plan(share: float, is_old: bool) -> None:
+    answers, planned = [], 0
+    for with_plans in (True, False):
+        rng, rig = random.Random(9), PlannedRig(store=WIDE_FILES, with_plans=with_plans)
+        for number in range(400):
+            rig.put("T", 0, b"%d" % number, tags="red" if rng.random() < share else "blue")
+            rig.put("T", 1, b"between")
+        if is_old:
+            rig.broker.store.housekeeper.flush()
+            rig.age()
+        answers.append(
+            [
+                rig.pull(place, max_msg_nums=count, subscription="TAGS = 'red'", expression_type="SQL92")
+                for count in (32, 40, 7)
+                for place in range(0, 400, 13)
+            ]
+        )
+        planned += rig.planned
+        rig.close()
+    assert answers[0] == answers[1]
+    assert planned > 40
 
 
 @pytest.mark.parametrize("is_old", [False, True])
