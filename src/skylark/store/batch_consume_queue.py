@@ -150,27 +150,13 @@ class BatchConsumeQueue(ConsumeQueue):
             self.min_offset = queue_offset
         self._end = queue_offset
 
-    def add(
-        self,
-        queue_offset: int,
-        physical_offset: int,
-        size: int,
-        tags_code: int,
-        store_timestamp: int = 0,
-        count: int = 1,
-    ) -> bool:
-        """Publish the unit of one record; return False if it is published already."""
-        if queue_offset < self._end:
-            if self._is_covered(physical_offset):
-                return False
-            self.reset()
-        if queue_offset > self._end:
-            self.fill_to(queue_offset)
+    def _publish(
+        self, queue_offset: int, physical_offset: int, size: int, tags_code: int, timestamp: int, count: int
+    ) -> None:
         self.tail += BATCH_UNIT.pack(
-            physical_offset, size, tags_code, store_timestamp, queue_offset, count, NO_COMPACTION, 0
+            physical_offset, size, tags_code, timestamp, queue_offset, count, NO_COMPACTION, 0
         )
         self._end = queue_offset + count
-        return True
 
     def _is_covered(self, physical_offset: int) -> bool:
         end = self._end_position

@@ -249,15 +249,24 @@ class ConsumeQueue(_Reached):
         store_timestamp: int = 0,
         count: int = 1,
     ) -> bool:
-        """Publish one entry; return False if it is published already. Dispatch of appends inlines this."""
+        """Publish the entry of one record; return False if it is published already.
+
+        Dispatch of appends does so by itself for plain queues. Others also keep the store time, and how many
+        messages the record has.
+        """
         if queue_offset < self.max_offset:
             if self._is_covered(physical_offset):
                 return False
             self.reset()
         if queue_offset > self.max_offset:
             self.fill_to(queue_offset)
-        self.tail += ENTRY.pack(physical_offset, size, tags_code)
+        self._publish(queue_offset, physical_offset, size, tags_code, store_timestamp, count)
         return True
+
+    def _publish(
+        self, queue_offset: int, physical_offset: int, size: int, tags_code: int, timestamp: int, count: int
+    ) -> None:
+        self.tail += ENTRY.pack(physical_offset, size, tags_code)
 
     def _is_covered(self, physical_offset: int) -> bool:
         """Return whether the entries reach beyond this physical offset. If not, they are obsolete.
