@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSet
 from skylark.settings.credentials import Credentials
 from tests.integration.broker_rig import wire
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
-from tests.support.replication import running_master, running_slave
+from tests.support.replica_group import in_sync, is_master, running_controller, running_replica
+from tests.support.replication import running_master, running_slave, send_code
 
 ROOT = Credentials("root", "root-secret")
 INNER = Credentials("inner", "inner-secret")
@@ -459,3 +460,44 @@ async def test_a_slave_has_the_users_of_its_master(tmp_path: Path) -> None:
         BrokerClient(promoted.address, credentials=Credentials("carol", "12345678")) as carol,
     ):
         assert "no matched policies" in (await refusal(carol, GetBrokerConfig())).remark
+
+
+async def test_an_elected_master_has_the_users_and_rights_of_the_lost_one(tmp_path: Path) -> None:
+    async with (
+        running_controller(tmp_path / "controller", auth=AUTH) as controller,
+        AsyncExitStack() as life_of_first,
+    ):
+        group = {"controller": controller.address, "auth": AUTH}
+        first = await life_of_first.enter_async_context(running_replica(tmp_path / "a", **group))
+        await until(lambda: is_master(first))
+        async with BrokerClient(first.address, credentials=ROOT) as root:
+            await root.ask(user(ALICE))
+            await root.ask(acl("alice", entry("Topic:T", "Pub"), entry("Topic:U", "Pub", decision="Deny")))
+        async with running_replica(tmp_path / "b", **group) as second:
+            await in_sync(first, second)
+            await until(lambda: second.access.store.acl("alice") is not None)
+            await life_of_first.aclose()
+            await until(lambda: is_master(second))
+            async with (
+                BrokerClient(second.address, credentials=ROOT) as root,
+                BrokerClient(second.address, credentials=ALICE) as alice,
+                BrokerClient(second.address, credentials=Credentials("alice", "another-secret")) as thief,
+                BrokerClient(second.address, credentials=BOB) as bob,
+                BrokerClient(second.address) as stranger,
+            ):
+                assert await send_code(alice, b"1") == ResponseCode.SUCCESS
+                for topic, reason in (("U", "the decision is deny"), ("V", "no matched policies")):
+                    with pytest.raises(NoPermission, match=reason):
+                        await send_code(alice, b"2", topic=topic)
+                refusals = {thief: "check signature failed", bob: "bob is not found", stranger: "cannot be null"}
+                for client, reason in refusals.items():
+                    with pytest.raises(NoPermission, match=reason):
+                        await send_code(client, b"3")
+                assert second.store.max_offset("T", 0) == 1
+                # A change at the new master reaches the old one, which returns as a slave.
+                await root.ask(user(BOB))
+                await root.ask(AuthDeleteUser("alice"))
+            async with running_replica(tmp_path / "a", **group) as again:
+                await in_sync(second, again)
+                await until(lambda: again.access.store.user("bob") is not None)
+                assert again.access.store.user("alice") is None
