@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from skylark.auth.rights import AUTHENTICATION, RIGHTS
 from skylark.broker.broker import Broker
 from skylark.broker.request_routes import SERVED
 from skylark.client.producer.transaction_producer import TransactionState
+from skylark.controller.handlers import ROUTES as CONTROLLER_ROUTES
 from skylark.errors import BrokerError, ConnectFailed, ConnectionLost, NoPermission, SendFailed
 from skylark.model.message import Message, pack_host
 from skylark.model.message_id import offset_message_id
@@ -42,11 +43,14 @@ from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetNames
 from skylark.protocol.requests.pull import ViewMessageById
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.protocol.signature import Signer
+from skylark.remoting.tls_client import ClientTls
+from skylark.settings import TlsMode
 from skylark.settings.auth import AuthSettings
 from skylark.settings.client import ClientSettings, ConsumeFrom, PushConsumerSettings
 from skylark.settings.credentials import Credentials
 from tests.integration.broker_rig import wire
 from tests.support.broker import BrokerClient, running_broker, running_name_server, until
+from tests.support.certificates import make_files
 from tests.support.replica_group import in_sync, is_master, running_controller, running_replica
 from tests.support.replication import running_master, running_slave, send_code
 
@@ -225,11 +229,29 @@ async def test_every_code_needs_a_signature_and_rights(tmp_path: Path) -> None:
                     assert not answer.body
 
 
-async def test_every_code_of_a_name_server_needs_a_signature(tmp_path: Path) -> None:
-    async with running_name_server(tmp_path, auth=AUTH) as server, wire(server.address) as raw:
-        for code in ROUTES:
-            answer = await raw.ask(b"".join(encode(RemotingCommand(code=code, opaque=code))))
+@pytest.mark.parametrize(
+    ("running", "codes"), [(running_name_server, ROUTES), (running_controller, CONTROLLER_ROUTES)]
+)
+async def test_every_code_of_a_name_server_and_a_controller_needs_a_signature_and_rights(
+    tmp_path: Path, running: Any, codes: Iterable[int]
+) -> None:
+    async with (
+        running(tmp_path, auth=AUTH) as server,
+        BrokerClient(server.address, credentials=ROOT) as root,
+        wire(server.address) as raw,
+    ):
+        await root.ask(user(ALICE))
+        await root.ask(user(BOB))
+        await root.ask(acl("bob", entry("Topic:other*", "All"), entry("Group:other*", "All")))
+        for code in codes:
+            command = RemotingCommand(code=code, opaque=code, fields={"topic": "secret-topic"})
+            answer = await raw.ask(b"".join(encode(command)))
             assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "username cannot be null.")
+            for stranger in (ALICE, BOB) if RIGHTS[code] is not AUTHENTICATION else ():
+                Signer(stranger).sign(command)
+                answer = await raw.ask(b"".join(encode(command)))
+                assert answer.code == ResponseCode.NO_PERMISSION, RequestCode(code).name
+                assert not answer.body
 
 
 async def test_a_name_server_may_leave_its_routes_open(tmp_path: Path) -> None:
@@ -463,14 +485,19 @@ async def test_a_slave_has_the_users_of_its_master(tmp_path: Path) -> None:
 
 
 async def test_an_elected_master_has_the_users_and_rights_of_the_lost_one(tmp_path: Path) -> None:
+    """In a group with TLS on every port: controller, brokers, replication."""
+    files = make_files(tmp_path / "certificates")
+    server = files.server(mode=TlsMode.ENFORCING, trusted=files.authority)
+    guard: dict[str, Any] = {"auth": AUTH, "tls": server, "tls_client": files.client(own=True)}
+    tls = ClientTls(files.client())
     async with (
-        running_controller(tmp_path / "controller", auth=AUTH) as controller,
+        running_controller(tmp_path / "controller", **guard) as controller,
         AsyncExitStack() as life_of_first,
     ):
-        group = {"controller": controller.address, "auth": AUTH}
+        group = {"controller": controller.address, **guard}
         first = await life_of_first.enter_async_context(running_replica(tmp_path / "a", **group))
         await until(lambda: is_master(first))
-        async with BrokerClient(first.address, credentials=ROOT) as root:
+        async with BrokerClient(first.address, credentials=ROOT, tls=tls) as root:
             await root.ask(user(ALICE))
             await root.ask(acl("alice", entry("Topic:T", "Pub"), entry("Topic:U", "Pub", decision="Deny")))
         async with running_replica(tmp_path / "b", **group) as second:
@@ -479,20 +506,29 @@ async def test_an_elected_master_has_the_users_and_rights_of_the_lost_one(tmp_pa
             await life_of_first.aclose()
             await until(lambda: is_master(second))
             async with (
-                BrokerClient(second.address, credentials=ROOT) as root,
-                BrokerClient(second.address, credentials=ALICE) as alice,
-                BrokerClient(second.address, credentials=Credentials("alice", "another-secret")) as thief,
-                BrokerClient(second.address, credentials=BOB) as bob,
-                BrokerClient(second.address) as stranger,
+                BrokerClient(second.address, credentials=ROOT, tls=tls) as root,
+                BrokerClient(second.address, credentials=ALICE, tls=tls) as alice,
+                BrokerClient(
+                    second.address, credentials=replace(ALICE, secret_key="stolen"), tls=tls
+                ) as thief,
+                BrokerClient(second.address, credentials=BOB, tls=tls) as bob,
+                BrokerClient(second.address, tls=tls) as stranger,
+                BrokerClient(second.address, credentials=ALICE) as plain,
             ):
                 assert await send_code(alice, b"1") == ResponseCode.SUCCESS
                 for topic, reason in (("U", "the decision is deny"), ("V", "no matched policies")):
                     with pytest.raises(NoPermission, match=reason):
                         await send_code(alice, b"2", topic=topic)
-                refusals = {thief: "check signature failed", bob: "bob is not found", stranger: "cannot be null"}
+                refusals = {
+                    thief: "check signature failed",
+                    bob: "bob is not found",
+                    stranger: "cannot be null",
+                }
                 for client, reason in refusals.items():
                     with pytest.raises(NoPermission, match=reason):
                         await send_code(client, b"3")
+                with pytest.raises(ConnectionLost):
+                    await send_code(plain, b"4")
                 assert second.store.max_offset("T", 0) == 1
                 # A change at the new master reaches the old one, which returns as a slave.
                 await root.ask(user(BOB))

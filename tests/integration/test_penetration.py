@@ -19,7 +19,10 @@ import pytest
 
 from skylark.broker.broker import Broker
 from skylark.errors import SettingsError
+from skylark.protocol.bodies import UserInfo
+from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand, encode
+from skylark.protocol.requests.admin import AuthUpdateUser
 from skylark.protocol.signature import Signer
 from skylark.remoting.address import split_address
 from skylark.settings import TlsMode
@@ -253,6 +256,22 @@ async def test_requests_with_a_flipped_bit_store_nothing_else(
         gate = broker.access.gate
         assert gate is not None
         assert gate.refusals["signature"] > 10
+
+
+async def test_a_recorded_request_is_worth_as_much_as_its_user(
+    tmp_path: Path, files: CertificateFiles
+) -> None:
+    """A signature has no time: a recorded request is accepted until its secret or its user changes."""
+    recorded = signed_send()
+    async with attacked(tmp_path, files) as (broker, client), wire(broker.address) as raw:
+        for is_accepted in (True, True, False):
+            if not is_accepted:
+                await client.ask(AuthUpdateUser(ROOT.access_key, body=UserInfo(password="another-secret")))
+            before = stored(broker)
+            await raw.send(recorded)
+            reply = await raw.answer()
+            assert reply.code == (ResponseCode.SUCCESS if is_accepted else ResponseCode.NO_PERMISSION)
+            assert stored(broker) - before == is_accepted
 
 
 # --- Files ---

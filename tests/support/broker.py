@@ -29,6 +29,7 @@ from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, Pull
 from skylark.protocol.requests.send import SendMessageV2, SendReply
 from skylark.protocol.signature import Signer
 from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.tls_client import ClientTls
 from skylark.settings import BrokerSettings, NameServerSettings, StoreSettings
 from skylark.settings.credentials import Credentials
 from skylark.store.disk import Disk
@@ -152,14 +153,21 @@ class BrokerClient:
     `on_request`, which answers nothing unless it is replaced."""
 
     def __init__(
-        self, address: str, client_id: str = "client@1", *, credentials: Credentials | None = None
+        self,
+        address: str,
+        client_id: str = "client@1",
+        *,
+        credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.address = address
         self.client_id = client_id
         self.asked: list[RemotingCommand] = []
         self.on_request: Callable[[RemotingCommand], RemotingCommand | None] = lambda command: None
         signer = None if credentials is None else Signer(credentials)
-        self._pool = ConnectionPool(on_request=self._keep, connect_timeout_s=ASK_TIMEOUT_S, signer=signer)
+        self._pool = ConnectionPool(
+            on_request=self._keep, connect_timeout_s=ASK_TIMEOUT_S, signer=signer, tls=tls
+        )
 
     async def __aenter__(self) -> Self:
         return self

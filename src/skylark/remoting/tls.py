@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 import tempfile
@@ -27,6 +28,8 @@ HANDSHAKE_RECORD = 0x16
 """First byte of a TLS connection. A frame begins with a length below 16 MiB, so with 0."""
 RECORD_BYTES = 16 << 10
 """OpenSSL reads and writes one record at a time."""
+FLIGHT_BYTES = 3 * RECORD_BYTES
+"""What is encrypted before it is sent: the peer decrypts it while the next is encrypted."""
 FILES_CHECK_MS = 1000
 TEST_DAYS = 30
 HANDSHAKES_BURST_S = 2
@@ -370,8 +373,9 @@ class FirstByte(asyncio.Protocol):
 class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
     """TLS between the loop's transport and a protocol: the transport of the one, the protocol of the other.
 
-    What one read brought is decrypted and passed on together; what is written together is encrypted and sent
-    with one write. Back-pressure is that of the loop's transport.
+    What one read brought is decrypted and passed on together. What is written is sent at once, as much as the
+    socket takes: the loop would send it after the current read, and both ends would take turns at their
+    ciphers instead of working at the same time. Back-pressure is that of the loop's transport.
     """
 
     def __init__(
@@ -387,6 +391,8 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False
         self._is_closing = False
+        connected = lower.get_extra_info("socket")
+        self._descriptor = -1 if connected is None else connected.fileno()
         tls.unfinished_handshakes += 1
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             tls.handshake_timeout_s, self._expire
@@ -402,6 +408,8 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         try:
             while rest:
                 rest = rest[self._ssl.write(rest) :]
+                if self._outgoing.pending >= FLIGHT_BYTES:
+                    self._send()
         except ssl.SSLError as error:
             self._fail(f"cannot encrypt: {error}")
             return
@@ -535,5 +543,14 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         self._lower.close()
 
     def _send(self) -> None:
-        if self._outgoing.pending and not self._lower.is_closing():
-            self._lower.write(self._outgoing.read())
+        if not self._outgoing.pending or self._lower.is_closing():
+            return
+        records = self._outgoing.read()
+        sent_bytes = 0
+        if self._descriptor >= 0 and not self._lower.get_write_buffer_size():
+            try:
+                sent_bytes = os.write(self._descriptor, records)
+            except OSError:
+                pass  # full, or the peer is gone: the loop finds out
+        if sent_bytes < len(records):
+            self._lower.write(memoryview(records)[sent_bytes:])
