@@ -27,7 +27,7 @@ from skylark.protocol.signature import SignedSend
 from skylark.remoting.address import join_address
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, RequestLatencies
 from skylark.remoting.link import Answer, Handler, Link, error_reply, stop_listening
-from skylark.remoting.tls import FirstByte, ServerTls
+from skylark.remoting.tls import FLIGHT_BYTES, FirstByte, ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -352,6 +352,7 @@ class Peer(Link):
     def secure(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._descriptor = -1  # off-loop replies would be plain text
+        self._at_once_bytes = min(FLIGHT_BYTES, self._at_once_bytes)
 
     def data_received(self, data: bytes) -> None:
         self._taken = 0

@@ -28,8 +28,8 @@ HANDSHAKE_RECORD = 0x16
 """First byte of a TLS connection. A frame begins with a length below 16 MiB, so with 0."""
 RECORD_BYTES = 16 << 10
 """OpenSSL reads and writes one record at a time."""
-FLIGHT_BYTES = 3 * RECORD_BYTES
-"""What is encrypted before it is sent: the peer decrypts it while the next is encrypted."""
+FLIGHT_BYTES = 4 * RECORD_BYTES
+"""What is written and encrypted before it is sent: the peer decrypts it while the next is made."""
 FILES_CHECK_MS = 1000
 TEST_DAYS = 30
 HANDSHAKES_BURST_S = 2
