@@ -7,10 +7,10 @@ python -m benchmarks.broker --server HOST:PORT               on a broker that ru
 
 Cells: FLUSH-INFLIGHT-BODY; batch-BODY, 64 sends of 32 messages in flight; batch-topic-BODY, the same to a
 BatchCQ topic; pull-BODY, a backlog in 4 queues, one pull of 32 in flight for each, also by tag and by SQL92,
-of which all messages match; delay and timer, 64 delayed sends in flight; client, the client against a server
-that does nothing: what it can drive. Beside a lone synchronous send, in the same round, a bare loop: a
-process that writes as many bytes behind the last ones, calls fdatasync, and answers on a socket. It is what
-the disk allows.
+of which all messages match; delay and timer, 64 delayed sends in flight; transaction, 64 messages in flight,
+each committed when it is stored; client, the client against a server that does nothing: what it can drive.
+Beside a lone synchronous send, in the same round, a bare loop: a process that writes as many bytes behind the
+last ones, calls fdatasync, and answers on a socket. It is what the disk allows.
 A round whose counts differ (sent, acknowledged, stored) is void and not among the figures.
 """
 
@@ -73,6 +73,13 @@ class Cell:
     expression_type: str = "TAG"
     attributes: str = ""
     """Attributes of the topic."""
+    transactions: bool = False
+
+    @property
+    def kind(self) -> LoadKind:
+        if self.transactions:
+            return LoadKind.TRANSACTION
+        return LoadKind.PULL if self.pulls else LoadKind.SEND
 
     @property
     def has_bare_loop(self) -> bool:
@@ -101,6 +108,7 @@ def make_cells() -> list[Cell]:
         Cell(f"{name.split()[0]}-128B", "async", 128, 64, properties=FEATURES[name])
         for name in ("delay level", "timer")
     ]
+    cells.append(Cell("transaction-128B", "async", 128, 64, transactions=True))
     return cells
 
 
@@ -184,7 +192,7 @@ class Contestant(LoadTarget):
         """The figures of one round, and why they are void, if they are."""
         load = Load(
             address=self.address,
-            kind=LoadKind.PULL if cell.pulls else LoadKind.SEND,
+            kind=cell.kind,
             # A backlog is new each time: the older it is, the more of it a broker may have to read from disk.
             topic=f"{self._topics}-{cell.name}" + (f"-{time.time_ns():X}" if cell.pulls else ""),
             queues=QUEUES,

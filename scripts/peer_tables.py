@@ -65,6 +65,7 @@ KINDS = {
     "pull-sql92": "pulls of 32 by SQL92, backlog of ",
     "delay": "delay level, 64 in flight, ",
     "timer": "timer, 64 in flight, ",
+    "transaction": "transactions, 64 in flight, ",
 }
 """Beginnings of cells' names, in the order of the table."""
 BODIES = {"128B": "128 B", "1KiB": "1 KiB"}

@@ -341,6 +341,18 @@ def test_the_load_client_counts_what_is_stored(servers: EmbeddedServers) -> None
         assert (pulls["wrong"], pulls["operations"] > 0) == ([], True)
 
 
+def test_transactions_are_committed_one_by_one(servers: EmbeddedServers) -> None:
+    topic = fresh_name("Transactions")
+    load = Load(
+        address=servers.broker_address, kind=LoadKind.TRANSACTION, topic=topic, in_flight=16, warm_up_s=0.1,
+        seconds=0.5,
+    )  # fmt: skip
+    with LoadTarget(servers.broker_address, LoadClient()) as target:
+        cell = target.measure("transactions", load)
+    assert (cell.wrong, cell.operations > 0) == ([], True)
+    assert servers.message_count(topic) >= cell.operations
+
+
 @pytest.fixture(scope="module")
 def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """A topic whose first messages are gone."""

@@ -8,7 +8,8 @@
    the last are pulls: each is one queue's, sent again from where its answer ended, from the queue's begin after
    its end; one is in flight per queue. A queue whose begin has moved is followed there. Frames whose header
    says "flag":2 get no answer. "@DUE_NS@" becomes eight bytes: when the frame was due, in nanoseconds of the
-   monotonic clock.
+   monotonic clock. A last frame with "@PLACED@" and "@QUEUED@" ends a transaction: it follows every stored
+   message, with the offsets that the answer named, and its own answer is the one that counts.
 
    TEXTS (compiled with -DSECURE; "" for none) makes the frames signed. It is a file of texts behind their length
    in four bytes: the secret, then for each frame what is signed of its header, with the same places; "@SIGNED@" in
@@ -59,8 +60,9 @@ enum {
     SIGNATURE_BYTES = 28,
 };
 
-enum slot { OPAQUE, NUMBER, OFFSET, DUE, SIGNED };
-static const char *const MARKERS[] = {"@OPAQUE@", "@NUMBER@", "@OFFSET@", "@DUE_NS@", "@SIGNED@"};
+enum slot { OPAQUE, NUMBER, OFFSET, DUE, PLACED, QUEUED, SIGNED };
+static const char *const MARKERS[] = {
+    "@OPAQUE@", "@NUMBER@", "@OFFSET@", "@DUE_NS@", "@PLACED@", "@QUEUED@", "@SIGNED@"};
 
 struct template {
     const char *frame;
@@ -78,7 +80,8 @@ struct sent {
 
 static struct template *templates, *texts; /* texts: NULL if frames are not signed */
 static int template_count;
-static bool pulling, oneway;
+static bool pulling, oneway, ending; /* ending: the last frame ends a transaction */
+static long long placed, queued;     /* offsets of the message that it ends */
 static int *idle, idle_count; /* queues without a pull in flight */
 static struct sent ring[RING];
 static int last_opaque, in_flight;
@@ -180,6 +183,7 @@ static void find_slots(struct template *t)
         t->slot[t->slots].kind = kind;
         t->slot[t->slots++].at = at - t->frame;
         pulling |= kind == OFFSET;
+        ending |= kind == PLACED;
         at += MARKER_BYTES;
     }
 }
@@ -245,6 +249,8 @@ static char *fill(const struct template *t, char *to, int opaque, uint64_t due, 
         case NUMBER: to += write_hexadecimal(to, ++*number); break;
         case OFFSET: to += write_decimal(to, t->queue_offset); break;
         case DUE: to += write_u64(to, due); break;
+        case PLACED: to += write_decimal(to, placed); break;
+        case QUEUED: to += write_decimal(to, queued); break;
         case SIGNED: *signature = to; to += SIGNATURE_BYTES; break;
         }
     }
@@ -325,21 +331,24 @@ static void put_frame(int template, int opaque, uint64_t due)
     out_to += bytes;
 }
 
-static void send_next(uint64_t due)
+static void ask(int template, uint64_t due)
 {
     do
         last_opaque = last_opaque == INT32_MAX ? 1 : last_opaque + 1;
     while (ring[last_opaque % RING].opaque);
-    int template = pulling ? idle[--idle_count] : (int)(sent_count % template_count);
     put_frame(template, last_opaque, due);
-    sent_count++;
-    if (oneway) {
-        acknowledged++;
-        measured += is_measuring();
+    if (oneway)
         return;
-    }
     ring[last_opaque % RING] = (struct sent){last_opaque, template, due};
     in_flight++;
+}
+
+static void send_next(uint64_t due)
+{
+    ask(pulling ? idle[--idle_count] : (int)(sent_count % (template_count - ending)), due);
+    sent_count++;
+    acknowledged += oneway;
+    measured += oneway && is_measuring();
 }
 
 /* --- The connection: TLS, or plain text --- */
@@ -493,6 +502,20 @@ static bool follow(struct template *t, const char *header, size_t header_bytes)
     return true;
 }
 
+/* End the transaction of a stored message; its time goes on. */
+static bool end_transaction(const char *header, size_t header_bytes, uint64_t since)
+{
+    static const char ID[] = "\"msgId\":\"";
+    const char *at = memmem(header, header_bytes, ID, sizeof ID - 1);
+    queued = number_of(header, header_bytes, "\"queueOffset\":");
+    size_t bytes_max = templates[template_count - 1].bytes + 3 * NUMBER_BYTES_MAX;
+    if (!at || header + header_bytes - at < 48 || queued < 0 || out_to + bytes_max > BUFFER_BYTES)
+        return false;
+    placed = strtoll(at + sizeof ID - 1 + 16, NULL, 16); /* behind eight bytes of address and port */
+    ask(template_count - 1, since);
+    return true;
+}
+
 static void take_answer(const char *frame, size_t bytes, uint64_t now)
 {
     size_t header_bytes = read_u32(frame + 4);
@@ -524,6 +547,10 @@ static void take_answer(const char *frame, size_t bytes, uint64_t now)
     }
     if (pulling && !take_records(t, header, header_bytes, header + header_bytes, bytes - 8 - header_bytes)) {
         unexpected++;
+        return;
+    }
+    if (ending && question->template != template_count - 1) {
+        unexpected += !end_transaction(header, header_bytes, question->at_ns);
         return;
     }
     acknowledged++;

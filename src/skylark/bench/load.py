@@ -17,6 +17,7 @@ from skylark.model.names import BENCHMARK_TOPIC
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import ONEWAY_FLAG, VERSION, prefix
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION
+from skylark.protocol.requests.transaction import COMMIT
 from skylark.protocol.signature import SIGNATURE, Signer, signed_text
 
 TOPIC = BENCHMARK_TOPIC
@@ -37,6 +38,8 @@ class LoadKind(Enum):
     """Sends, answered when the messages are stored."""
     ONEWAY = "oneway"
     """One-way sends."""
+    TRANSACTION = "transaction"
+    """Half messages, each committed when it is stored; the reply to the commit counts."""
     PULL = "pull"
     """Pulls that read the queues repeatedly from their start: one in flight per queue."""
     ROUTE = "route"
@@ -248,11 +251,19 @@ def _asked(load: Load, now_ns: int) -> Iterator[_Asked]:
             yield _Asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
         else:
             yield from _pulls(load, topic) if load.kind is LoadKind.PULL else _sends(load, topic, now_ns)
+    if load.kind is LoadKind.TRANSACTION:
+        end = {
+            "producerGroup": GROUP, "tranStateTableOffset": "@QUEUED@", "commitLogOffset": "@PLACED@",
+            "commitOrRollback": str(COMMIT), "fromTransactionCheck": "false", "msgId": "",
+        }  # fmt: skip
+        yield _Asked(RequestCode.END_TRANSACTION, end)
 
 
 def _sends(load: Load, topic: str, now_ns: int) -> Iterator[_Asked]:
     """One request 310 per queue, or 320 for a batch; each message has a unique key."""
     properties = {"UNIQ_KEY": f"7F000001{now_ns:016X}@NUMBER@", "WAIT": "true", **load.properties}
+    if load.kind is LoadKind.TRANSACTION:
+        properties |= {"TRAN_MSG": "true", "PGROUP": GROUP}
     body = load.body
     if load.is_stamped:
         body = DUE + body[STAMP.size :]
