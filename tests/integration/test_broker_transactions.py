@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from skylark.broker.transactions.coordinator import RECENT_MAX
 from skylark.errors import RocketMQError
 from skylark.model import names
 from skylark.model.record import decode
@@ -86,6 +88,22 @@ async def test_sf_076_half_messages_are_invisible_until_their_commit(tmp_path: P
         assert [message.body for message in await client.pull("T")] == [b"2"]
         # The second commit of the same one changed nothing.
         assert (broker.transactions.commits, broker.transactions.rollbacks) == ({"T": 1}, {"T": 1})
+
+
+async def test_more_transactions_end_than_are_kept_in_memory(tmp_path: Path) -> None:
+    """Those read a moment ago are not read again, and those of long ago are."""
+    count = 2 * RECENT_MAX + 10
+    async with running_broker(tmp_path) as broker, TransactionClient(broker.address) as client:
+        replies = await asyncio.gather(*map(client.send_half, range(count)))
+        broker.transactions.follow()
+        assert 0 < len(broker.transactions._recent) <= RECENT_MAX
+        order = random.Random(5).sample(range(count), count)
+        for number in order:
+            await client.end(number, replies[number], client.fate(number))
+        await until(lambda: broker.transactions.open_count == 0)
+        assert broker.transactions._recent == {}
+        found = [int(message.body) for message in await client.pull_all("T")]
+        assert found == [number for number in order if client.fate(number) == COMMIT]
 
 
 async def test_producers_are_asked_also_after_a_restart(tmp_path: Path) -> None:

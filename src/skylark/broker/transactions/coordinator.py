@@ -44,6 +44,9 @@ UNITS_AT_ONCE = 512
 CHECKS_AT_ONCE = 32
 """Checks before the task yields to the loop."""
 OPS_IN_A_STRETCH = 512
+RECENT_MAX = 256
+"""Half messages kept from when they are first read until they end, each of up to RECENT_BYTES_MAX."""
+RECENT_BYTES_MAX = 4096
 
 
 class _Stretch(NamedTuple):
@@ -88,6 +91,8 @@ class TransactionCoordinator:
         """Half messages below this queue offset are in the table, or finished."""
         self._ended_unseen: set[int] = set()
         """Those above that are finished already: their senders did not wait until they can be seen."""
+        self._recent: dict[int, HalfRecord] = {}
+        """Half messages that were read a moment ago, by physical offset: most of them end at once."""
         self._op_first = 0
         self._stretches: deque[_Stretch] = deque()
         self._stretch_ops = 0
@@ -122,6 +127,7 @@ class TransactionCoordinator:
         self._is_loaded = False
         self.table = HalfTable()
         self._ended_unseen = set()
+        self._recent = {}
         self._owed = []
 
     def load(self) -> None:
@@ -149,6 +155,10 @@ class TransactionCoordinator:
         queue = self._queue(names.HALF_TOPIC)
         for half in self._halves(queue, self._followed, self._ended_unseen):
             self.table.add(half.open())
+            if len(half.body) <= RECENT_BYTES_MAX:
+                if len(self._recent) >= RECENT_MAX:
+                    self._recent.clear()
+                self._recent[half.physical_offset] = half
         self._followed = max(self._followed, queue.max_offset)
         if self._ended_unseen:
             self._ended_unseen = {each for each in self._ended_unseen if each >= self._followed}
@@ -332,6 +342,9 @@ class TransactionCoordinator:
 
     def read_now(self, physical_offset: int) -> HalfRecord | None:
         """Return the half message at a physical offset, or None. May block."""
+        recent = self._recent.pop(physical_offset, None)
+        if recent is not None:
+            return recent
         try:
             return HalfRecord(self._store.reader.record_at(physical_offset))
         except (OffsetOutOfRange, CorruptRecord):

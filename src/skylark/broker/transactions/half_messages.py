@@ -51,9 +51,9 @@ A producer that gets no reply sends again; when checked, it may end the copy and
 
 
 class HalfRecord:
-    """A stored half message. Each property is searched for when it is first needed."""
+    """A stored half message. Of its properties those are found at once that every end of one needs."""
 
-    __slots__ = ("body", "head", "text", "topic")
+    __slots__ = ("body", "head", "immunity_ms", "real_topic", "text", "topic", "unique_key")
 
     def __init__(self, record: bytes) -> None:
         """Raises CorruptRecord."""
@@ -61,7 +61,13 @@ class HalfRecord:
         self.body = parts.body(record)
         self.head = parts.head
         self.topic = parts.topic.decode(errors="replace")
-        self.text = parts.properties
+        self.text = text = parts.properties
+        self.unique_key = _text(find_unique_key(text))
+        self.real_topic = _text(_find_real_topic(text))
+        """The topic of the message when committed; empty if the record has none."""
+        seconds = _number(_text(_find_immunity_s(text)))
+        self.immunity_ms = None if seconds is None else seconds * 1000
+        """How long the producer must not be checked; None if the message does not set it."""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -90,10 +96,6 @@ class HalfRecord:
         return self.unique_key, self.head[2]
 
     @property
-    def unique_key(self) -> str:
-        return _text(find_unique_key(self.text))
-
-    @property
     def group(self) -> str:
         return _text(_find_group(self.text))
 
@@ -102,20 +104,9 @@ class HalfRecord:
         return _number(_text(_find_check_times(self.text))) or 0
 
     @property
-    def immunity_ms(self) -> int | None:
-        """How long the producer must not be checked; None if the message does not set it."""
-        seconds = _number(_text(_find_immunity_s(self.text)))
-        return None if seconds is None else seconds * 1000
-
-    @property
     def prepared_queue_offset(self) -> int | None:
         """Queue offset of the original, in a copy made by RocketMQ."""
         return _number(_text(_find_prepared_queue_offset(self.text)))
-
-    @property
-    def real_topic(self) -> str:
-        """The topic of the message when committed; empty if the record has none."""
-        return _text(_find_real_topic(self.text))
 
     def open(self) -> HalfMessage:
         topic = sys.intern(self.real_topic)
