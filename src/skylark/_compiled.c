@@ -1,9 +1,10 @@
 /* The optional compiled module. Without it the same is done in Python; property tests hold the two equal.
 
    `lay_out_sends` handles plain sends, many at a time: frames of requests 310 and 320 become records and replies. It
-   takes only what is common: JSON headers in ASCII as clients write them, known queues, a unique key, at most one tag,
-   no timer, no transaction, and, if senders are checked, signatures of known ones. It stops before any other frame,
-   which Python then handles, errors included. It changes nothing but the next offsets of queues. */
+   takes only what is common: JSON headers in ASCII as clients write them, known queues, a unique key (that of a batch
+   may be missing if its messages are stored one by one), at most one tag, no timer, no transaction, and, if senders are
+   checked, signatures of known ones. It stops before any other frame, which Python then handles, errors included. It
+   changes nothing but the next offsets of queues. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -221,19 +222,20 @@ static bool read_properties(struct send *send, struct text added) {
     static const char *const special[] = {"TIMER_", "REAL_", "TRAN_MSG", "POP_CK", "INNER_", "WAIT\1false"};
     struct text raw = FIELD('i'), text = {send->text, 0}, *key = &send->unique_key;
     char *to = send->text;
-    if (!raw.bytes || raw.bytes + 1 + added.bytes > TEXT_BYTES_MAX)
+    if (raw.bytes + 1 + added.bytes > TEXT_BYTES_MAX)
         return false;
     for (const char *p = raw.at, *end = raw.at + raw.bytes; p < end; p++)
         *to++ = *p == '\\' ? (char)(*(p += 5) - '0') : *p;
     FIELD('i') = (struct text){send->text, to - send->text}; /* as it is signed */
-    if (to[-1] != 2)
+    if (raw.bytes && to[-1] != 2)
         *to++ = 2;
     text.bytes = to - send->text;
     for (size_t i = 0; i < sizeof special / sizeof *special; i++)
         if (find(text, special[i]))
             return false;
     send->properties = (struct text){send->text, put_text(to, added) - send->text};
-    return read_property(text, "UNIQ_KEY\1", key) && key->at && !memchr(key->at, 1, (size_t)key->bytes) &&
+    return read_property(text, "UNIQ_KEY\1", key) &&
+           (key->at ? !memchr(key->at, 1, (size_t)key->bytes) : send->is_batch) &&
            read_tags(text, &send->tags_code) && read_property(text, "DELAY\1", &send->level) &&
            (send->level.at || !find(text, "DELAY")) && !(send->is_batch && (send->level.at || find(text, "TAGS")));
 }
@@ -364,10 +366,12 @@ static bool put_reply(struct burst *burst, int queue_id, long long queue_offset)
     char *start = grow(&burst->out[REPLIES], bytes), *to = start + PREFIX_BYTES;
     if (!start)
         return false;
-    to = put_text(put_number(put_text(to, parts[0]), queue_id), parts[1]);
+    to = put_number(put_text(to, parts[0]), queue_id);
+    if (key.at)
+        to = put_text(put_text(to, parts[1]), key);
     if (burst->send.sys_flag & INNER_BATCH_FLAGS)
-        to = put_text(put_text(to, key), TEXT("\",\"batchUniqId\":\""));
-    to = put_text(put_text(to, key), parts[2]);
+        to = put_text(put_text(to, TEXT("\",\"batchUniqId\":\"")), key);
+    to = put_text(to, parts[2]);
     const char *entry = PyByteArray_AsString(burst->out[ENTRIES].bytes), *end = entry + burst->out[ENTRIES].used;
     for (; entry < end; entry += ENTRY_BYTES, *to++ = ',')
         to = put_hex(put_hex(to, burst->store_host), READ_U64(entry));
@@ -480,7 +484,7 @@ static int take_frame(struct burst *burst) {
         send->properties.bytes = put_text(to, END) - send->text;
         send->tags_code = burst->store_time + queue->delay_ms;
     }
-    if (!queue || (queue->is_batched && !send->is_batch))
+    if (!queue || (queue->is_batched && !(send->is_batch && send->unique_key.at)))
         return PyErr_Occurred() ? -1 : 0;
     long long offset = queue->next_offset, position = burst->position;
     Py_ssize_t used = burst->out[RECORDS].used;

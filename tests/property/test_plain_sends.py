@@ -467,6 +467,21 @@ async def test_delayed_messages_and_batches_as_one_record_are_taken(
     assert pure.close() == taking.close()
 
 
+@pytest.mark.parametrize("shared", ["", "WAIT\x01true\x02"])
+@pytest.mark.parametrize("topic", [TOPIC, BATCHED])
+async def test_a_batch_without_a_key_is_taken_unless_it_becomes_one_record(
+    sides: Callable[..., list[Side]], topic: str, shared: str
+) -> None:
+    pure, taking = both = sides()
+    rows = b"".join(element(b"body", b"UNIQ_KEY\x01%032d\x02TAGS\x01red\x02" % row) for row in range(3))
+    for side in both:
+        before = side.taken
+        side.receive([frame({**PLAIN, "b": topic, "i": shared, "m": "true"}, rows, code=320)])
+        assert side.taken - before == (1 if side is taking and topic == TOPIC else 0)
+    assert pure.changes() == taking.changes()
+    assert pure.close() == taking.close()
+
+
 @needs_libcrypto
 async def test_failed_signatures_count_and_block_alike(sides: Callable[..., list[Side]]) -> None:
     pure, taking = both = sides(auth={"failures_max": 3})
