@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 
+from skylark.store.batch_consume_queue import BatchConsumeQueue, batch_entries
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
@@ -176,8 +177,11 @@ class TailReader:
     ) -> TailBatch | None:
         """Return messages from an offset on; None if `LogReader.get` must read them. Raises OSError.
 
-        A filter, of tags or of records, looks at up to `scan_max` entries, or at `count_max`.
+        A filter, of tags or of records, looks at up to `scan_max` entries, or at `count_max`. Batch queues
+        are read without a filter only.
         """
+        if isinstance(queue, BatchConsumeQueue):
+            return self._read_batches(queue, queue_offset, count_max, bytes_max)
         low, high = queue.min_offset, queue.max_offset
         count = min(count_max, high - queue_offset)
         if queue_offset < low or not 0 < count <= READ_ENTRIES_MAX:
@@ -216,6 +220,24 @@ class TailReader:
         else:  # not joined: the connection joins them with the reply's head
             parts = slices(view, start, entries, sizes)
         return None if parts is None else (low, high, next_offset, count, taken, parts)
+
+    def _read_batches(
+        self, queue: BatchConsumeQueue, queue_offset: int, count_max: int, bytes_max: int
+    ) -> TailBatch | None:
+        low, high = queue.min_offset, queue.max_offset
+        if not low <= queue_offset < high:
+            return None
+        entries, ends = batch_entries(queue, queue_offset, count_max, may_block=False)
+        if not entries:
+            return None
+        sizes = sizes_of(entries)
+        first, taken = _PLACE(entries)[0], sum(sizes)
+        view = self._view(first, _PLACE(entries, -ENTRY_BYTES)[0] + sizes[-1]) if taken <= bytes_max else None
+        if view is None:
+            return None
+        start, is_checked = first - first % self._log.file_bytes, first < self._hot.written_from
+        parts = record_parts(view, start, entries, sizes, is_checked=is_checked)
+        return None if parts is None else (low, high, ends[-1], ends[-1] - queue_offset, taken, parts)
 
     def _matching(
         self, queue: ConsumeQueue, queue_offset: int, scanned: int, count: int, tags_filter: TagsFilter

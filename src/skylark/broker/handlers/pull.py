@@ -81,6 +81,10 @@ class PullPlan(NamedTuple):
     scan_max: int
     """Entries that a filter may look at."""
 
+    @property
+    def is_filtered(self) -> bool:
+        return self.tags_filter is not None or self.record_filter is not None
+
 
 class PullPlans:
     """The plans of one broker. Loop thread."""
@@ -144,7 +148,7 @@ class PullPlans:
         if commands[1].request.queue_offset != first.queue_offset + first.max_msg_nums:
             return 0
         plan = self._plan_of(commands[0])
-        if plan is None or plan.tags_filter is not None or plan.record_filter is not None:
+        if plan is None or plan.is_filtered or plan.queue.is_batched:
             return 0
         counts = _counts(commands, plan.count_max)
         runs = self._tail.read_each(plan.queue, first.queue_offset, counts, plan.bytes_max)
@@ -208,7 +212,7 @@ class PullPlans:
             self._plans.clear()
             self._inputs = self._current_inputs()
         settings, queue = self._live.current, self._store.queue(request.topic, request.queue_id)
-        if queue.is_batched:
+        if queue.is_batched and (subscription.tags_filter or subscription.record_filter):
             return
         self._plans[_plan_key(command)] = PullPlan(
             self._clock.monotonic() + PLAN_S,

@@ -25,9 +25,10 @@ from skylark.protocol.requests.pull import (
     PullMessage,
 )
 from skylark.store import tail_reader
+from skylark.store.append_result import AppendedInnerBatch
 from skylark.store.queue_entry import ENTRY_BYTES
 from tests.support.broker import consumer, subscription
-from tests.support.store import message
+from tests.support.store import encoded_batch, message
 from tests.unit.broker.handlers.rig import Rig
 
 QUEUES = 2
@@ -75,6 +76,11 @@ class PlannedRig(Rig):
         self.broker.topics.ensure_topic("T", QUEUES, now_ms=self.clock.now_ms())
         elements = [BatchElement(0, body, b"") for body in bodies]
         self.broker.store.append_batches([(message("T", queue_id), BatchColumns.of(elements))])
+
+    def put_inner_batch(self, count: int) -> None:
+        """A batch as one record, in a BatchCQ topic."""
+        batch = message("T", 0, encoded_batch([b"%d" % number for number in range(count)]))
+        assert isinstance(self.broker.store.append_batches([(batch, count)])[0], AppendedInnerBatch)
 
     def age(self) -> None:
         """From now on what is there counts as written by an earlier process."""
@@ -220,6 +226,62 @@ async def test_plans_answer_with_the_bytes_of_the_general_path(
     assert planned.seen() == general.seen()
     for each in (planned, general):
         each.close()
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(1, 6)),
+            st.tuples(st.sampled_from(["lone", "flush", "age"]), st.just(0)),
+            st.tuples(st.just("pull"), st.tuples(st.integers(-1, 60), st.sampled_from([0, 1, 4, 32]))),
+        ),
+        max_size=40,
+    ),
+    small_files=st.booleans(),
+)
+async def test_plans_read_batch_queues_as_the_general_path_does(
+    steps: list[tuple[str, Any]], small_files: bool
+) -> None:
+    rigs = [PlannedRig(store={} if small_files else WIDE_FILES, with_plans=each) for each in (True, False)]
+    for each in rigs:
+        config = TopicConfig("T", QUEUES, QUEUES, attributes={"+queue.type": "BatchCQ"})
+        each.broker.topics.update(config, now_ms=each.clock.now_ms())
+        each.put_inner_batch(3)
+        each.pull()
+    for kind, what in steps:
+        answers = []
+        for each in rigs:
+            if kind == "put":
+                each.put_inner_batch(what)
+            elif kind == "lone":
+                each.put("T", body=b"lone")
+            elif kind == "flush":
+                each.broker.store.housekeeper.flush()
+            elif kind == "age":
+                each.age()
+            else:
+                place, count = what
+                answers.append(each.pull(place, max_msg_nums=count))
+                commands = [command(at, max_msg_nums=4, opaque=at) for at in range(max(place, 0), 20, 4)]
+                answers[-1] += each.pull_all(commands) if commands else b""
+        assert len(set(answers)) <= 1
+    assert rigs[0].seen() == rigs[1].seen()
+    for each in rigs:
+        each.close()
+
+
+async def test_a_consumer_of_batches_is_answered_by_plan() -> None:
+    rig = PlannedRig(store=WIDE_FILES)
+    config = TopicConfig("T", QUEUES, QUEUES, attributes={"+queue.type": "BatchCQ"})
+    rig.broker.topics.update(config, now_ms=rig.clock.now_ms())
+    for _ in range(10):
+        rig.put_inner_batch(8)
+    for place in range(0, 80, 16):
+        assert b'"nextBeginOffset":"%d"' % (place + 16) in rig.pull(place, max_msg_nums=16)
+    assert rig.planned == 4
+    gets = rig.broker.stats.group_gets["T", "CG"]
+    assert (gets.count, gets.calls) == (80, 5)
+    rig.close()
 
 
 async def test_a_consumer_that_goes_on_is_answered_by_plan(rig: PlannedRig) -> None:
