@@ -69,6 +69,7 @@ KINDS = {
 }
 """Beginnings of cells' names, in the order of the table."""
 BODIES = {"128B": "128 B", "1KiB": "1 KiB"}
+WAITS = ("p50_us", "p99_us", "p999_us")
 
 
 def apache(found: ProgramResult) -> str:
@@ -78,8 +79,9 @@ def apache(found: ProgramResult) -> str:
         _beside(name, found.results[name], _broker_aim(name, is_whole=is_whole))
         for name in sorted(names, key=_place)
     ]
-    columns = ("Cell", "ours, messages/s", "Apache, messages/s", "ours, p50 / p99 ms", "Apache, p50 / p99 ms")
-    return table((*columns, "ours, µs", "Apache, µs", "times (lowest to highest)"), rows, " rrrrrrr")
+    waits = [f"{name}, p50 / p99 / p99.9 ms" for name in ("ours", "Apache")]
+    columns = ("Cell", "ours, messages/s", "Apache, messages/s", *waits, "ours, µs", "Apache, µs")
+    return table((*columns, "times (lowest to highest)"), rows, " rrrrrrr")
 
 
 def bare_loop(found: ProgramResult) -> str:
@@ -127,7 +129,7 @@ def _beside(name: str, cell: Mapping[str, Any], aim: float) -> Row:
     ours, theirs, times = cell["ours"], cell["apache"], cell["ratio"]
     rates = [_median(each, "messages_per_s") for each in (ours, theirs)]
     waits = [
-        " / ".join(_median(each, key, 1000) for key in ("p50_us", "p99_us")) if "p50_us" in each else ""
+        " / ".join(_median(each, key, 1000) for key in WAITS) if "p50_us" in each else ""
         for each in (ours, theirs)
     ]
     costs = [_median(each, "broker_cpu_us") for each in (ours, theirs)]

@@ -18,6 +18,8 @@ OUR_WAITS, APACHE_WAITS, TIMES = 2, 3, 6
 """Columns of the table beside Apache, after the first."""
 SYNC_MANY = ("synchronous flush, 64", "synchronous flush, 1,024")
 WAITS_P50, WAITS_P99, WAITS_P999 = 0, 1, 2
+PLAIN_BATCHES = r"batches of \d+, (?=1)"
+"""Not those to BatchCQ topics."""
 
 
 def parsed(text: str) -> Table:
@@ -52,11 +54,11 @@ def between(values: Iterable[float]) -> str:
 
 
 def _times(table: Table, *words: str) -> list[float]:
-    """How many times Apache's rate ours is, in rows that begin so."""
+    """How many times Apache's rate ours is, in rows that begin so: `words` are regular expressions."""
     return [
         numbers(cells[TIMES])[0]
         for name, cells in table.items()
-        if any(name.startswith(word) for word in words) and numbers(cells[TIMES])
+        if any(re.match(word, name) for word in words) and numbers(cells[TIMES])
     ]
 
 
@@ -77,7 +79,8 @@ def lost(table: Table) -> str:
 
 
 def small_batch(table: Table, column: int) -> str:
-    (row,) = [cells for name, cells in table.items() if name.startswith("batches") and name.endswith("128 B")]
+    """The median wait for batches of small messages to a plain topic."""
+    (row,) = [cells for name, cells in table.items() if re.fullmatch(PLAIN_BATCHES + "128 B", name)]
     return short(numbers(row[column])[WAITS_P50])
 
 
@@ -117,14 +120,14 @@ FIGURES: dict[str, tuple[str, Callable[[Table], str]]] = {
         "apache-whole",
         lambda table: between(_times(table, "synchronous flush, 1 in flight")),
     ),
-    "whole-batch-times": ("apache-whole", lambda table: between(_times(table, "batches"))),
-    "whole-pull-times": ("apache-whole", lambda table: between(_times(table, "pulls"))),
+    "whole-batch-times": ("apache-whole", lambda table: between(_times(table, PLAIN_BATCHES))),
+    "whole-pull-times": ("apache-whole", lambda table: between(_times(table, "pulls of 32, backlog"))),
     "whole-lost": ("apache-whole", lost),
     "many-times": ("apache", lambda table: between(_times(table, "64 in flight", "1,024 in flight"))),
-    "pull-times": ("apache", lambda table: between(_times(table, "pulls"))),
+    "pull-times": ("apache", lambda table: between(_times(table, "pulls of 32, backlog"))),
     "lone-times": ("apache", lambda table: between(_times(table, "1 in flight"))),
     "lone-sync-times": ("apache", lambda table: between(_times(table, "synchronous flush, 1 in flight"))),
-    "batch-times": ("apache", lambda table: between(_times(table, "batches"))),
+    "batch-times": ("apache", lambda table: between(_times(table, PLAIN_BATCHES))),
     "batch-p50": ("apache", lambda table: small_batch(table, OUR_WAITS)),
     "batch-p50-apache": ("apache", lambda table: small_batch(table, APACHE_WAITS)),
     "p99-lower": ("apache", lower_p99),
