@@ -327,7 +327,7 @@ def _values_pattern(names: list[str]) -> re.Pattern[bytes]:
 
     Of several values it takes the last one that is not empty.
     """
-    each = b"(?=(?:.*\x02)?%b\x01([^\x02]+)|)"
+    each = b"(?=(?:.*\x02|)%b\x01([^\x02]+)|)"
     return re.compile(b"".join(each % re.escape(_encoded(name)) for name in names), re.DOTALL)
 
 
