@@ -101,6 +101,8 @@ FORBIDDEN_WORDS = re.compile(r"Default|Abstract|Impl(?![a-z])|Manager|Factory|He
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 900
 FRAGMENT_LINES_MAX = 80
+COMPILED_LINES_MAX = 600
+"""Of C, without comments and empty lines: the compiled module stays small."""
 # Small modules with a single importer. Fold them into the importer; this list must only shrink.
 FRAGMENTS = {
     "skylark.bench.build_cache",
@@ -413,6 +415,12 @@ def test_a_class_name_exists_once() -> None:
     assert duplicate_classes(load_modules()) == {}
     twice = [Module("skylark.a", "class Batch: ..."), Module("skylark.b", "class Batch: ...")]
     assert duplicate_classes(twice) == {"Batch": ["skylark.a", "skylark.b"]}
+
+
+def test_the_compiled_module_is_small() -> None:
+    text = (SOURCE / "skylark" / "_compiled.c").read_text()
+    code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= COMPILED_LINES_MAX
 
 
 def test_every_folder_of_modules_is_a_package() -> None:

@@ -588,94 +588,56 @@ static PyObject *join_records(PyObject *Py_UNUSED(module), PyObject *arguments) 
     return joined || PyErr_Occurred() ? joined : Py_NewRef(Py_None);
 }
 
-/* --- Columns of records --- */
-
-/* Stretches of a buffer: the positions of their starts and ends, 64 bits each. */
-struct stretches { Py_buffer buffer, starts, ends; Py_ssize_t count; const int64_t *start, *end; };
-
-/* Take the stretches from Python. False with an error set if one is not in the buffer. */
-static bool take_stretches(struct stretches *all) {
-    all->count = all->starts.len / (Py_ssize_t)sizeof(int64_t);
-    all->start = all->starts.buf;
-    all->end = all->ends.buf;
-    bool is_sound = all->starts.len == all->ends.len && all->starts.len % (Py_ssize_t)sizeof(int64_t) == 0;
-    for (Py_ssize_t i = 0; is_sound && i < all->count; i++)
-        is_sound = all->start[i] >= 0 && all->start[i] <= all->end[i] && all->end[i] <= all->buffer.len;
-    if (!is_sound)
-        PyErr_SetString(PyExc_ValueError, "a stretch is not in the buffer");
-    return is_sound;
+/* The last value of a property that is not empty, in a property text; empty without one. */
+static struct text find_value(struct text text, struct text name) {
+    struct text value = {text.at, 0};
+    for (const char *at = text.at, *end = at + text.bytes, *stop; at < end; at = stop + 1) {
+        stop = memchr(at, 2, (size_t)(end - at));
+        stop = stop ? stop : end;
+        if (stop - at > name.bytes + 1 && at[name.bytes] == 1 && !memcmp(at, name.at, (size_t)name.bytes))
+            value = (struct text){at + name.bytes + 1, stop - at - name.bytes - 1};
+    }
+    return value;
 }
 
-static void release_stretches(struct stretches *all) {
-    PyBuffer_Release(&all->buffer);
-    PyBuffer_Release(&all->starts);
-    PyBuffer_Release(&all->ends);
-}
-
-/* The bytes of all stretches in one piece, and the 32-bit offsets of each in it, as Arrow has them. */
-static PyObject *join_stretches(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    struct stretches all;
-    PyObject *offsets = NULL, *joined = NULL;
-    int64_t total = 0;
-    if (!PyArg_ParseTuple(arguments, "y*y*y*", &all.buffer, &all.starts, &all.ends))
+/* Stretches of a buffer in one piece, or the value of a property in each, and 32-bit offsets of each, as in Arrow. */
+static PyObject *join_column(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    Py_buffer buffer, starts, ends;
+    struct text name;
+    PyObject *offsets = NULL, *joined = NULL, *answer = NULL;
+    long long total = 0;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*z#", &buffer, &starts, &ends, &name.at, &name.bytes))
         return NULL;
-    bool is_sound = take_stretches(&all);
-    for (Py_ssize_t i = 0; is_sound && i < all.count && total <= INT32_MAX; i++)
-        total += all.end[i] - all.start[i];
-    if (is_sound && total > INT32_MAX)
-        PyErr_SetString(PyExc_ValueError, "the stretches have more than 2 GiB");
-    else if (is_sound) {
-        offsets = PyBytes_FromStringAndSize(NULL, (all.count + 1) * (Py_ssize_t)sizeof(int32_t));
-        joined = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    const int64_t *start = starts.buf, *end = ends.buf;
+    Py_ssize_t count = starts.len / (Py_ssize_t)sizeof *start;
+    bool is_sound = starts.len == ends.len && starts.len % (Py_ssize_t)sizeof *start == 0;
+    for (Py_ssize_t i = 0; is_sound && i < count; i++) {
+        is_sound = start[i] >= 0 && start[i] <= end[i] && end[i] <= buffer.len;
+        total += is_sound && total <= INT32_MAX ? end[i] - start[i] : 0;
+    }
+    if (!is_sound || total > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a stretch is not in the buffer, or all have more than 2 GiB");
+    } else {
+        offsets = PyBytes_FromStringAndSize(NULL, (count + 1) * (Py_ssize_t)sizeof(int32_t));
+        joined = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)total);
     }
     if (offsets && joined) {
-        char *first = PyBytes_AsString(joined), *to = first, *at = PyBytes_AsString(offsets);
-        for (Py_ssize_t i = 0; i <= all.count; i++, at += sizeof(int32_t)) {
+        char *first = PyByteArray_AsString(joined), *to = first, *at = PyBytes_AsString(offsets);
+        for (Py_ssize_t i = 0; i <= count; i++) {
             int32_t offset = (int32_t)(to - first);
-            memcpy(at, &offset, sizeof offset);
-            if (i < all.count)
-                to = put_text(to, (struct text){(const char *)all.buffer.buf + all.start[i], all.end[i] - all.start[i]});
+            memcpy(at + i * (Py_ssize_t)sizeof offset, &offset, sizeof offset);
+            struct text part = {"", 0};
+            if (i < count)
+                part = (struct text){(const char *)buffer.buf + start[i], end[i] - start[i]};
+            to = put_text(to, name.at ? find_value(part, name) : part);
         }
+        answer = PyByteArray_Resize(joined, to - first) == 0 ? PyTuple_Pack(2, offsets, joined) : NULL;
     }
-    release_stretches(&all);
-    PyObject *answer = offsets && joined ? PyTuple_Pack(2, offsets, joined) : NULL;
+    PyBuffer_Release(&buffer);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&ends);
     Py_XDECREF(offsets);
     Py_XDECREF(joined);
-    return answer;
-}
-
-/* Where the value of a property begins and ends in each of some property texts: of its last one that is not empty. */
-static PyObject *find_property(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    struct stretches all;
-    struct text name;
-    PyObject *found[2] = {NULL, NULL};
-    if (!PyArg_ParseTuple(arguments, "y*y*y*y#", &all.buffer, &all.starts, &all.ends, &name.at, &name.bytes))
-        return NULL;
-    bool is_sound = take_stretches(&all);
-    for (int i = 0; i < 2; i++)
-        found[i] = is_sound ? PyBytes_FromStringAndSize(NULL, all.count * (Py_ssize_t)sizeof(int64_t)) : NULL;
-    if (found[0] && found[1]) {
-        char *starts = PyBytes_AsString(found[0]), *ends = PyBytes_AsString(found[1]);
-        for (Py_ssize_t i = 0; i < all.count; i++) {
-            const char *data = all.buffer.buf, *at = data + all.start[i], *end = data + all.end[i];
-            int64_t value[2] = {all.start[i], all.start[i]};
-            while (at < end) {
-                const char *stop = memchr(at, 2, (size_t)(end - at));
-                stop = stop ? stop : end;
-                if (stop - at > name.bytes + 1 && at[name.bytes] == 1 && !memcmp(at, name.at, (size_t)name.bytes)) {
-                    value[0] = at + name.bytes + 1 - data;
-                    value[1] = stop - data;
-                }
-                at = stop + 1;
-            }
-            memcpy(starts + i * (Py_ssize_t)sizeof(int64_t), &value[0], sizeof(int64_t));
-            memcpy(ends + i * (Py_ssize_t)sizeof(int64_t), &value[1], sizeof(int64_t));
-        }
-    }
-    release_stretches(&all);
-    PyObject *answer = found[0] && found[1] ? PyTuple_Pack(2, found[0], found[1]) : NULL;
-    Py_XDECREF(found[0]);
-    Py_XDECREF(found[1]);
     return answer;
 }
 
@@ -683,8 +645,7 @@ static PyMethodDef functions[] = {
     {"lay_out_sends", lay_out_sends, METH_VARARGS, "Lay out the first sends of a buffer; see _compiled.pyi."},
     {"unique_key_hashes", unique_key_hashes, METH_VARARGS, "Hash unique keys for the index; see _compiled.pyi."},
     {"join_records", join_records, METH_VARARGS, "Join the records of queue entries; see _compiled.pyi."},
-    {"join_stretches", join_stretches, METH_VARARGS, "Join stretches of a buffer; see _compiled.pyi."},
-    {"find_property", find_property, METH_VARARGS, "Find a property in many texts; see _compiled.pyi."},
+    {"join_column", join_column, METH_VARARGS, "Join parts of a buffer; see _compiled.pyi."},
     {0},
 };
 

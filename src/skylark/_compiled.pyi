@@ -38,16 +38,12 @@ def join_records(file: memoryview, start: int, entries: bytes | bytearray, /) ->
 def unique_key_hashes(topic_hashes: list[int], texts: list[bytes], /) -> list[int] | None:
     """Return the index hash of each message's unique key; None if one has other keys, or no plain one."""
 
-def join_stretches(buffer: object, starts: object, ends: object, /) -> tuple[bytes, bytes]:
+def join_column(
+    buffer: object, starts: object, ends: object, name: bytes | None, /
+) -> tuple[bytes, bytearray]:
     """Return 32-bit offsets and bytes of some stretches of a buffer, one after the other.
 
-    `starts` and `ends` are 64-bit integers. Raises ValueError if a stretch is not in the buffer, or if all of
-    them have more than 2 GiB.
-    """
-
-def find_property(buffer: object, starts: object, ends: object, name: bytes, /) -> tuple[bytes, bytes]:
-    """Return where the values of a property start and end, as 64-bit integers, one for each property text.
-
-    Of several values the last that is not empty counts; without one both are the start of the text. Raises
-    ValueError if a text is not in the buffer.
+    With a name, stretches are property texts, and their parts are the values of this property: the last that
+    is not empty, or nothing. `starts` and `ends` are 64-bit integers. Raises ValueError if a stretch is not
+    in the buffer, or if all of them have more than 2 GiB.
     """

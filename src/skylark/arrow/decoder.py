@@ -30,10 +30,9 @@ from skylark.model.message import (
 from skylark.model.message_id import offset_message_id
 
 try:
-    from skylark._compiled import find_property as _find_property
-    from skylark._compiled import join_stretches as _join_stretches
+    from skylark._compiled import join_column as _join_column
 except ImportError:  # not compiled
-    _find_property = _join_stretches = None  # type: ignore[assignment]
+    _join_column = None  # type: ignore[assignment]
 
 # Clipped to this: a thousand times the value still fits into 64 bits.
 _MILLISECONDS_MAX = (1 << 63) // 1000 - 1
@@ -262,12 +261,17 @@ def stretches(buffer: pa.Buffer, bounds: Ints) -> pa.Array:
 
 def between(buffer: pa.Buffer, starts: Ints, ends: Ints, is_there: Flags | None = None) -> pa.Array:
     """The bytes from each start to its end, which ascend; null where `is_there` is false."""
-    if _join_stretches is None:
+    if _join_column is None:
         places = pa.array(np.arange(0, 2 * len(starts), 2), mask=None if is_there is None else ~is_there)
         return stretches(buffer, interleaved(starts, ends)).take(places)
-    parts = [pa.py_buffer(part) for part in _join_stretches(buffer, starts, ends)]
+    return _binary(_join_column(buffer, starts, ends, None), is_there)
+
+
+def _binary(column: tuple[bytes, bytearray], is_there: Flags | None) -> pa.Array:
+    """An array of 32-bit offsets and bytes; null where `is_there` is false."""
     known = None if is_there is None else pa.py_buffer(np.packbits(is_there, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(starts), [known, *parts])
+    offsets, data = map(pa.py_buffer, column)
+    return pa.Array.from_buffers(pa.binary(), offsets.size // 4 - 1, [known, offsets, data])
 
 
 def interleaved(*bounds: Ints) -> Ints:
@@ -304,11 +308,10 @@ class PropertyTexts:
     def column(self, name: str) -> pa.Array:
         """One property of every text, null where it is missing or empty."""
         records = self._records
-        if _find_property is None:
+        if _join_column is None:
             return as_text(self._scanned.values(name.encode()))
-        found = _find_property(records.buffer, records.properties_start, records.end, name.encode())
-        starts, ends = (np.frombuffer(places, np.int64) for places in found)
-        return as_text(between(records.buffer, starts, ends, ends > starts))
+        column = _join_column(records.buffer, records.properties_start, records.end, name.encode())
+        return as_text(_binary(column, np.diff(np.frombuffer(column[0], np.int32)) > 0))
 
     def maps(self) -> pa.Array:
         """All properties of every text as a map."""

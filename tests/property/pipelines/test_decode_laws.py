@@ -89,12 +89,11 @@ def record_buffers(draw: st.DrawFn) -> bytes:
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """With the compiled module, and without it."""
     if request.param == "compiled":
-        assert vars(decoder)["_find_property"] is not None, "run python -m scripts.accelerator"
+        assert vars(decoder)["_join_column"] is not None, "run python -m scripts.accelerator"
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder, "_find_property", None)
-        patch.setattr(decoder, "_join_stretches", None)
+        patch.setattr(decoder, "_join_column", None)
         yield
 
 

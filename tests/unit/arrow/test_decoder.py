@@ -11,14 +11,13 @@ from skylark import _compiled
 )
 def test_stretches_outside_of_the_buffer_are_refused(starts: list[int], ends: list[int]) -> None:
     places = np.array(starts, np.int64), np.array(ends, np.int64)
-    with pytest.raises(ValueError, match="not in the buffer"):
-        _compiled.join_stretches(b"12345", *places)
-    with pytest.raises(ValueError, match="not in the buffer"):
-        _compiled.find_property(b"12345", *places, b"TAGS")
+    for name in (None, b"TAGS"):
+        with pytest.raises(ValueError, match="not in the buffer"):
+            _compiled.join_column(b"12345", *places, name)
 
 
 def test_more_than_arrow_can_count_is_refused() -> None:
     data = bytes(1 << 20)
     places = np.zeros(2049, np.int64), np.full(2049, len(data))
     with pytest.raises(ValueError, match="more than 2 GiB"):
-        _compiled.join_stretches(data, *places)
+        _compiled.join_column(data, *places, None)
