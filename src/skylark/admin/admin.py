@@ -149,6 +149,7 @@ class Brokers(_Part[AsyncBrokers]):
     hand_over = _waiting(AsyncBrokers.hand_over)
     epochs = _waiting(AsyncBrokers.epochs)
     timers = _waiting(AsyncBrokers.timers)
+    switch_timer_engine = _waiting(AsyncBrokers.switch_timer_engine)
     config = _waiting(AsyncBrokers.config)
     config_version = _waiting(AsyncBrokers.config_version)
     update_config = _waiting(AsyncBrokers.update_config)

@@ -36,6 +36,7 @@ from skylark.protocol.requests.admin import (
     RemoveColdDataFlowCtrConfig,
     ResetMasterFlushOffset,
     SetCommitLogReadMode,
+    SwitchTimerEngine,
     UpdateBrokerConfig,
     UpdateColdDataFlowCtrConfig,
     ViewBrokerStatsData,
@@ -142,6 +143,13 @@ class AsyncBrokers:
     async def timers(self, broker: str) -> TimerMetrics:
         """Number of scheduled messages. Raises BrokerError 1 where there are no timers."""
         return await self._servers.ask(await self._servers.target(broker), GetTimerMetrics())
+
+    async def switch_timer_engine(self, broker: str, engine: str) -> None:
+        """Let an Apache broker since 5.4 keep timers in `F`, files, or `R`, RocksDB. Raises BrokerError.
+
+        A Skylark broker has the timer wheel in files only.
+        """
+        await self._servers.ask(await self._servers.target(broker), SwitchTimerEngine(engine))
 
     # --- Settings ---
 

@@ -109,6 +109,18 @@ _NOT_SERVED_HERE: dict[str, tuple[RequestCode, ...]] = {
     "static topics are not served": (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
     "slaves do not act as masters": (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,),
     "there is no container of several brokers": (RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER),
+    "lite topics are not served": (
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.LITE_SUBSCRIPTION_CTL,
+        RequestCode.ACK_LITE_MESSAGE,
+        RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
+        RequestCode.GET_BROKER_LITE_INFO,
+        RequestCode.GET_PARENT_TOPIC_INFO,
+        RequestCode.GET_LITE_TOPIC_INFO,
+        RequestCode.GET_LITE_CLIENT_INFO,
+        RequestCode.GET_LITE_GROUP_INFO,
+        RequestCode.TRIGGER_LITE_DISPATCH,
+    ),
 }
 
 

@@ -229,13 +229,15 @@ COUNTERPARTS: Mapping[str, Counterpart] = {
             " cleanBrokerMetadata getBrokerEpoch addBroker removeBroker"
             " updateStaticTopic remappingStaticTopic dumpCompactionLog exportPopRecord"
             " rocksDBConfigToJson exportMetadataInRocksDB checkRocksdbCqWriteProgress"
+            " getBrokerLiteInfo getParentTopicInfo getLiteTopicInfo getLiteClientInfo getLiteGroupInfo"
+            " triggerLiteDispatch"
         ).split(),
         Counterpart("", similar=ONLY_MQADMIN),
     ),
     **dict.fromkeys(
         (
             "getColdDataFlowCtrInfo updateColdDataFlowCtrGroupConfig removeColdDataFlowCtrGroupConfig"
-            " setCommitLogReadAheadMode resetMasterFlushOffset"
+            " setCommitLogReadAheadMode resetMasterFlushOffset switchTimerEngine"
         ).split(),
         Counterpart("", similar="`admin.brokers` of the Python API, or `mqadmin` itself"),
     ),

@@ -118,6 +118,8 @@ MQADMIN = """
     removeColdDataFlowCtrGroupConfig setCommitLogReadAheadMode createUser updateUser deleteUser getUser
     listUser copyUser createAcl updateAcl deleteAcl getAcl listAcl copyAcl rocksDBConfigToJson
     checkRocksdbCqWriteProgress DecodeMessageId
+    getBrokerLiteInfo getParentTopicInfo getLiteTopicInfo getLiteClientInfo getLiteGroupInfo
+    triggerLiteDispatch switchTimerEngine
 """.split()
 
 

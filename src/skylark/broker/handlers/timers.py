@@ -1,4 +1,4 @@
-"""Timed messages: recall (370), counts of waiting messages (61), checkpoint of the wheel (60)."""
+"""Timed messages: recall (370), counts of what waits (61), checkpoint of the wheel (60), engine (5001)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from skylark.broker.error_replies import (
     FAQ,
     SLAVE_REMARK,
     illegal_operation,
+    invalid_parameter,
     no_permission,
     slave_not_available,
     system_error,
     topic_not_exist,
 )
-from skylark.broker.handlers.served_requests import serves_code, serves_command
+from skylark.broker.handlers.served_requests import HandlerReply, serves, serves_code, serves_command
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.replication.role import Role
 from skylark.broker.topics import TopicTable
@@ -24,6 +25,7 @@ from skylark.errors import BrokerError
 from skylark.protocol.bodies import PERM_WRITE, TimerMetrics
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.requests.admin import SwitchTimerEngine
 from skylark.protocol.requests.send import RecallMessage, RecallReply
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
@@ -32,6 +34,7 @@ from skylark.store.append_result import Refused
 from skylark.store.message_store import MessageStore
 
 HANDLE_REMARK = "recall handle is invalid"
+WHEEL, ROCKSDB = "F", "R"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,3 +104,14 @@ class TimerHandlers:
         if not self.live.current.timers.enabled:
             raise system_error("The timer message store is null")
         return self.timers.metrics()
+
+    @serves(SwitchTimerEngine)
+    def switch_engine(self, request: SwitchTimerEngine) -> HandlerReply:
+        """The wheel is the only engine: choosing it changes nothing."""
+        if not self.live.current.timers.enabled:
+            raise system_error("broker timerWheelEnable is false")
+        if request.engine == ROCKSDB:
+            raise system_error("timers are kept in the timer wheel only; RocksDB is not supported")
+        if request.engine != WHEEL:
+            raise invalid_parameter("param error")
+        return HandlerReply(remark="switch timer engine success")

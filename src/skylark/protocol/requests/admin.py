@@ -93,6 +93,13 @@ class GetTimerMetrics(Request[TimerMetrics], frozen=True):
     answer = TimerMetrics
 
 
+class SwitchTimerEngine(Request[None], frozen=True):
+    """Choose where a broker keeps timers: `F`, the wheel in files, or `R`, RocksDB. Since 5.4."""
+
+    code: ClassVar[RequestCode] = RequestCode.SWITCH_TIMER_ENGINE
+    engine: str = field(default="", name="E_T")
+
+
 class CheckRocksdbCqWriteProgress(_Bytes, frozen=True):
     code: ClassVar[RequestCode] = RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS
     topic: str

@@ -16,7 +16,7 @@ from skylark.errors import DiskFull
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.protocol.bodies import TimerMetrics
-from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics
+from skylark.protocol.requests.admin import GetTimerCheckPoint, GetTimerMetrics, SwitchTimerEngine
 from skylark.protocol.requests.send import RecallMessage
 from skylark.settings.broker import TimerSettings
 from skylark.store.queue_entry import ENTRY
@@ -314,9 +314,24 @@ async def test_a_broker_without_timers_says_so() -> None:
         for request, remark in (
             (GetTimerCheckPoint(), "The checkpoint is null"),
             (GetTimerMetrics(), "The timer message store is null"),
+            (SwitchTimerEngine("F"), "broker timerWheelEnable is false"),
         ):
             answer = await rig.ask(request)
             assert (answer.code, answer.remark) == (1, remark)
+
+
+@pytest.mark.parametrize(
+    ("engine", "code", "remark"),
+    [
+        ("F", 0, "switch timer engine success"),
+        ("R", 1, "timers are kept in the timer wheel only; RocksDB is not supported"),
+        ("X", 29, "param error"),
+        ("", 29, "param error"),
+    ],
+)
+async def test_the_wheel_is_the_only_engine(rig: Rig, engine: str, code: int, remark: str) -> None:
+    answer = await rig.ask(SwitchTimerEngine(engine))
+    assert (answer.code, answer.remark) == (code, remark)
 
 
 # --- Over restarts ---
