@@ -45,8 +45,8 @@ BATCH = 32
 WORKERS = 4
 FILL_BATCH = 32
 CONNECT_TIMEOUT_S = 1.0
-CLIENT_FILES = 3
-"""Open files of a server for each client: its connection, and both ends of that to the broker."""
+SPARE_FILES = 500
+"""Open files of server and driver besides those of clients."""
 CYCLES_TIMEOUT_S = 300
 EXPECTED_RATIO = 1.0
 SENDS = {"send-1": 1, "send-64": 64}
@@ -278,7 +278,7 @@ def main() -> None:
             path = stack.enter_context(scratch())
             contestants = [start_ours(stack, path / "ours")]
             if IDLE in arguments.cells:
-                results[IDLE] = idle(contestants[0], min(arguments.clients, files // CLIENT_FILES - 100))
+                results[IDLE] = idle(contestants[0], min(arguments.clients, files - SPARE_FILES))
             if arguments.peer and cells:
                 contestants.append(start_apache(stack, path / "apache"))
             if cells:

@@ -92,20 +92,29 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def running_rig(
-    directory: Path, proxy_changes: dict[str, Any] | None = None, **changes: Any
+    directory: Path,
+    proxy_changes: dict[str, Any] | None = None,
+    *,
+    is_nearby: bool = True,
+    **changes: Any,
 ) -> AsyncIterator[Rig]:
+    """With `is_nearby` the proxy reaches the broker as in `skylark serve`, else over a socket."""
     async with (
         running_cluster(directory, **changes) as (name_server, broker),
-        running_proxy(name_server.address, **(proxy_changes or {})) as proxy,
+        running_proxy(
+            name_server.address,
+            nearby=broker.nearby() if is_nearby else None,
+            **(proxy_changes or {}),
+        ) as proxy,
         GrpcTestClient(proxy.address) as client,
         BrokerClient(broker.address) as remoting,
     ):
         yield Rig(broker, proxy, client, remoting)
 
 
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with running_rig(tmp_path) as made:
+@pytest.fixture(params=["nearby", pytest.param("remote", marks=pytest.mark.nightly)])
+async def rig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with running_rig(tmp_path, is_nearby=request.param == "nearby") as made:
         yield made
 
 

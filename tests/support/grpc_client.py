@@ -20,6 +20,7 @@ from skylark.clock import Clock
 from skylark.proxy.proxy import GrpcProxy
 from skylark.proxy.schema import SERVICE, ClientType, Code, FilterType, MessageType, v2
 from skylark.remoting.address import split_address
+from skylark.remoting.nearby import NearbyServer
 from skylark.settings.client import ClientSettings
 from skylark.settings.proxy import ProxySettings
 
@@ -29,11 +30,11 @@ _ids = itertools.count(1)
 
 @contextlib.asynccontextmanager
 async def running_proxy(
-    name_servers: str, *, clock: Clock | None = None, **changes: Any
+    name_servers: str, *, nearby: NearbyServer | None = None, clock: Clock | None = None, **changes: Any
 ) -> AsyncIterator[GrpcProxy]:
-    """Run a proxy on a free port, with short intervals."""
+    """Run a proxy on a free port, with short intervals. `nearby` is a broker on the same loop."""
     settings = ProxySettings(**{"port": 0, "metadata_fresh_ms": 50, "renew_interval_ms": 100, **changes})
-    proxy = GrpcProxy(settings, ClientSettings(name_servers=name_servers), clock=clock)
+    proxy = GrpcProxy(settings, ClientSettings(name_servers=name_servers), nearby=nearby, clock=clock)
     await proxy.start()
     try:
         yield proxy

@@ -73,6 +73,7 @@ from skylark.remoting.address import check_listener, is_loopback, join_address
 from skylark.remoting.connection_pool import ConnectionPool
 from skylark.remoting.latency import RequestLatencies
 from skylark.remoting.monitor import Monitor
+from skylark.remoting.nearby import NearbyServer
 from skylark.remoting.server import Peer, RemotingServer, RequestRate, Routes, ServerLimits
 from skylark.remoting.server_metrics import Part
 from skylark.remoting.tls import FILES_CHECK_MS, make_replication_tls, make_server_tls
@@ -432,6 +433,10 @@ class Broker:
         return self._gated(
             main_routes(self._handlers, self.send_path, self.pull_path, self.offset_handlers, self.role)
         )
+
+    def nearby(self) -> NearbyServer:
+        """Return the main port for clients in this process."""
+        return NearbyServer(self.address, self._server, self.main_routes())
 
     def fast_routes(self) -> Routes:
         return self._gated(fast_routes(self._handlers, self.send_path, self.offset_handlers, self.role))

@@ -170,7 +170,7 @@ async def serve_processes(
             async def ready() -> None:
                 on_ready(name_server.address)
                 if front is not None:
-                    await front.start_at(cluster, None)
+                    await front.start_at(cluster)
 
             await watch_processes(stop_signal, commands, say, ready, on_stop)
         finally:

@@ -14,7 +14,6 @@ from skylark.cli.server_process import PORT_MAX
 from skylark.errors import RocketMQError
 
 if TYPE_CHECKING:
-    from skylark.auth.store import AuthStore
     from skylark.broker.broker import Broker
     from skylark.proxy.proxy import GrpcProxy
     from skylark.settings import BrokerSettings
@@ -76,15 +75,15 @@ class GrpcFront:
 
     async def start(self, broker: Broker) -> None:
         """Listen beside a broker, with its users, and say where, or why not."""
-        await self.start_at(broker.live.current, broker.access.store)
+        await self._start(broker.live.current, broker)
         if self._proxy is not None:
             broker.more_metrics.append(self._proxy.metrics)
 
-    async def start_at(self, settings: BrokerSettings, users: AuthStore | None) -> None:
-        """Listen before the cluster of these settings, and say where, or why not.
+    async def start_at(self, settings: BrokerSettings) -> None:
+        """Listen before the cluster of these settings, with its users, and say where, or why not."""
+        await self._start(settings, None)
 
-        Without `users` those of the brokers count.
-        """
+    async def _start(self, settings: BrokerSettings, broker: Broker | None) -> None:
         if self._port is None or not is_installed():
             return
         if not settings.name_servers:
@@ -101,7 +100,12 @@ class GrpcFront:
         )
         if not any(name.startswith("tls.") for name in loaded.origins):
             own = replace(own, tls=settings.tls)
-        proxy = GrpcProxy(own, cluster_settings(settings), users=users)
+        proxy = GrpcProxy(
+            own,
+            cluster_settings(settings),
+            users=None if broker is None else broker.access.store,
+            nearby=None if broker is None else broker.nearby(),
+        )
         try:
             await proxy.start()
         except (OSError, RocketMQError) as error:

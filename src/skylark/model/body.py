@@ -15,9 +15,12 @@ BODY_BYTES_MAX = 64 << 20
 """Limit of a decompressed body: protects from small bodies that claim a huge size."""
 
 
+_COMPRESSED = SystemFlag.COMPRESSED.value  # the operators of a flag take longer than all else
+
+
 def compression_of(sys_flag: int) -> str | None:
     """Return the codec's name, None for a plain body. Without a type, as from old clients, it is zlib."""
-    if not sys_flag & SystemFlag.COMPRESSED:
+    if not sys_flag & _COMPRESSED:
         return None
     kind = sys_flag & COMPRESSION_MASK
     return _NAMES.get(kind, f"unknown type {kind >> 8}")

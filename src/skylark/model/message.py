@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntFlag
+from functools import lru_cache
 from typing import Any, AnyStr, Self
 
 import msgspec
@@ -185,6 +186,7 @@ def pack_host(host: str, port: int) -> bytes:
     return ipaddress.ip_address(host).packed + _PORT.pack(port)
 
 
+@lru_cache(1024)  # messages come from few hosts
 def format_host(packed: bytes) -> str:
     """Return `10.0.0.1:10911`, or `[2001:db8::1]:10911` for IPv6."""
     address = ipaddress.ip_address(bytes(packed[:-4]))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from skylark.protocol.codes import LanguageCode
 from skylark.remoting.address import join_address
 
@@ -18,8 +20,7 @@ DATE_TIME = "x-mq-date-time"
 AUTHORIZATION = "authorization"
 
 
-@dataclass(slots=True, frozen=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One call: its metadata, the client's address and the deadline in monotonic seconds."""
 
     method: str
@@ -53,6 +54,7 @@ class Call:
 
 Send = Callable[[Any], Awaitable[None]]
 UnaryHandler = Callable[[Call, Any], Awaitable[Any]]
+"""Returns a coroutine, or a future whose reply is on its way already."""
 StreamHandler = Callable[[Call, Any, Send], Awaitable[None]]
 DuplexHandler = Callable[[Call, AsyncIterator[Any], Send], Awaitable[None]]
 
@@ -67,12 +69,12 @@ class CallShape(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Method:
-    """A method of the service. The handler has the type of its shape."""
+    """A method of the service. The handler has the type of its shape; a unary one may return the reply."""
 
     shape: CallShape
     request: Any
     reply: Any
-    handler: Callable[..., Awaitable[Any]]
+    handler: Callable[..., Any]
 
 
 class ClientGone(Exception):

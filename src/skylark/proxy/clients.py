@@ -69,7 +69,7 @@ class GrpcClient:
     def __init__(self, call: Call) -> None:
         self.client_id = call.client_id
         self.language = call.language
-        self.address = call.address
+        self.source = (call.host, call.port)
         self.settings: Any = None
         self.seen_at = 0.0
         self.stream: Send | None = None
@@ -159,7 +159,7 @@ class ClientTable:
             if len(self._clients) > CLIENTS_MAX:
                 self._drop(next(iter(self._clients.values())))
         client.seen_at = asyncio.get_running_loop().time()
-        client.address = call.address
+        client.source = (call.host, call.port)
         return client
 
     def seen(self, client: GrpcClient) -> None:
@@ -177,7 +177,9 @@ class ClientTable:
         client.registered_at = asyncio.get_running_loop().time()
         if client.pool is None:
             client.pool = self._cluster.open_pool(
-                lambda connection, command: self._asked(client, connection, command), client.language
+                lambda connection, command: self._asked(client, connection, command),
+                client.language,
+                client.source,
             )
         if client.registration is not None:
             client.registration.cancel()

@@ -12,15 +12,20 @@ from skylark.errors import BrokerError, BrokerUnknown, RocketMQError
 from skylark.protocol.bodies import MASTER_ID, PERM_READ, SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.frame_templates import SendTemplate
 from skylark.protocol.request import Request
 from skylark.protocol.requests.group import GetSubscriptionGroupConfig
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo
+from skylark.protocol.requests.send import SendMessageV2
 from skylark.protocol.requests.topic import GetTopicConfig
-from skylark.remoting.connection_pool import ConnectionPool
+from skylark.remoting.connection_pool import ClientConnection, ConnectionPool
 from skylark.remoting.link import Answer
+from skylark.remoting.nearby import NearbyServer
 from skylark.settings.client import ClientSettings, name_server_list
 
 T = TypeVar("T")
+Read = Callable[[Any], Any]
+"""Makes the reply to a call of a broker's parsed reply, or of a RocketMQError instead of it."""
 
 REQUEST_TIMEOUT_S = 3.0
 """Time for a request to a broker if the client set no deadline."""
@@ -30,7 +35,53 @@ MISSING_CODES = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTI
 ROUTE_FRESH_S = 1.0
 """A route that is asked for is asked of the name servers if it is older than this."""
 
+SUSPECT_S = 1.0
+"""A broker that has sent nothing for so long, although a call waited for it that is given up, may be dead."""
+REFUSALS = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+"""With them a broker answers that is no master any more."""
+
 OnRequest = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
+
+
+class Posted(asyncio.Future[Any]):
+    """The reply to a call that waits for one reply of a broker. A coroutine would cost several times more."""
+
+    def __init__(
+        self, session: Session, connection: ClientConnection, request: Request[Any], read: Read
+    ) -> None:
+        super().__init__()
+        self._session = session
+        self._connection = connection
+        self._request = request
+        self._read = read
+        self._sent_at = asyncio.get_running_loop().time()
+        self.opaque = 0
+
+    def set_result(self, reply: RemotingCommand) -> None:
+        """Called by the connection with the broker's reply."""
+        if reply.code in REFUSALS:
+            self._session.on_refusal(self._connection.address)
+        try:
+            result = self._request.result(reply)
+        except RocketMQError as error:
+            result = error
+        self._finish(result)
+
+    def set_exception(self, error: type | BaseException) -> None:
+        """Called by the connection if it was lost."""
+        self._finish(error)
+
+    def _finish(self, result: Any) -> None:
+        try:
+            super().set_result(self._read(result))
+        except Exception as error:  # noqa: BLE001 (must not end the connection, which others use)
+            super().set_exception(error)
+
+    def cancel(self, msg: Any = None) -> bool:
+        self._connection.forget(self.opaque)
+        if self.get_loop().time() - self._sent_at >= SUSPECT_S:
+            self._connection.suspect(self._sent_at)
+        return super().cancel(msg)
 
 
 class Cluster:
@@ -39,19 +90,23 @@ class Cluster:
     kind = ADMIN
     group = "skylark-proxy"
 
-    def __init__(self, settings: ClientSettings, fresh_ms: int) -> None:
-        """Topics and groups are asked for again after `fresh_ms`."""
+    def __init__(self, settings: ClientSettings, fresh_ms: int, nearby: NearbyServer | None = None) -> None:
+        """Topics and groups are asked for again after `fresh_ms`. `nearby` is a broker of this process."""
         self._settings = settings
+        self._nearby = nearby
         self._fresh_s = fresh_ms / 1000
         self._session_or_none: Session | None = None
         self._topics: dict[str, float] = {}
         """When the route of a topic was last refreshed because a client asked for it."""
         self._configs: dict[tuple[type, str], tuple[float, Any]] = {}
+        self._templates: dict[tuple[str, str | None, int], SendTemplate] = {}
         self._turn = 0
 
     async def start(self) -> None:
         """Raises SettingsError. Nothing is connected before the first request."""
-        self._session_or_none = await join(self, self._settings, name_server_list("", self._settings))
+        self._session_or_none = await join(
+            self, self._settings, name_server_list("", self._settings), nearby=self._nearby
+        )
 
     async def close(self) -> None:
         if self._session_or_none is not None:
@@ -93,6 +148,15 @@ class Cluster:
     async def route(self, topic: str) -> TopicRoute:
         """Return a route that is at most a minute old. Raises NoRoute, RemotingError."""
         return self._session.routes.get(topic) or await self.fresh_route(topic)
+
+    def known_topic(self, topic: str) -> tuple[TopicRoute, TopicConfig] | None:
+        """Return route and configuration of a topic if nothing has to be asked for them."""
+        route = self._session.routes.get(topic)
+        asked_at, config = self._configs.get((TopicConfig, topic), (0.0, None))
+        if route is None or config is None:
+            return None
+        is_fresh = asyncio.get_running_loop().time() - asked_at < self._fresh_s
+        return (route, config) if is_fresh else None
 
     async def topic_config(self, topic: str) -> TopicConfig | None:
         """Return the configuration of a topic on one of its brokers, None if it has none there."""
@@ -160,6 +224,54 @@ class Cluster:
         wait_s = REQUEST_TIMEOUT_S if timeout_s is None else timeout_s
         return await self._session.call(address, request, timeout_ms=wait_s * 1000)
 
+    def connection(self, topic: str, broker: str) -> ClientConnection | None:
+        """Return the connection to a broker's master if it is open and takes more, and the topic has a route.
+
+        Raises BrokerUnknown.
+        """
+        if self._session.routes.get(topic) is None:
+            return None
+        found = self._session.pool.open_connection(self._session.routes.master(broker))
+        return found if found is not None and found.is_writable else None
+
+    def post(self, connection: ClientConnection, request: Request[Any], read: Read) -> Posted:
+        """Send a request, and return the future reply to a call.
+
+        Raises LocalProtocolError if too many requests wait on the connection.
+        """
+        posted = Posted(self._session, connection, request, read)
+        if isinstance(request, SendMessageV2):
+            posted.opaque = connection.reserve(posted)
+            connection.write(
+                *self._template(request).frame(
+                    posted.opaque,
+                    request.body,
+                    properties=request.properties,
+                    sys_flag=request.sys_flag,
+                    born_ms=request.born_timestamp,
+                )
+            )
+        else:
+            posted.opaque = connection.post(request, posted)
+        return posted
+
+    def _template(self, request: SendMessageV2) -> SendTemplate:
+        key = (request.topic, request.broker_name, request.queue_id)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= TOPICS_MAX:
+                self._templates.clear()
+            template = self._templates[key] = SendTemplate(
+                group=request.producer_group,
+                topic=request.topic,
+                broker=request.broker_name or "",
+                queue_id=request.queue_id,
+                default_topic=request.default_topic,
+                default_queues=request.default_topic_queue_nums,
+                signer=self._session.signer,
+            )
+        return template
+
     async def call_any(self, request: Request[T]) -> T:
         """Call the first master of the cluster. Raises BrokerError, RemotingError, BrokerUnknown."""
         table = (await self._session.call_name_server(GetBrokerClusterInfo())).broker_addr_table
@@ -173,11 +285,19 @@ class Cluster:
         """Send a one-way request to the master of a broker. Raises ConnectFailed, BrokerUnknown."""
         await self._session.notify(self._session.routes.master(broker), request)
 
-    def open_pool(self, on_request: OnRequest, language: str) -> ConnectionPool:
-        """Return connections for one client of the proxy: a broker knows clients by their connection."""
+    def open_pool(self, on_request: OnRequest, language: str, source: tuple[str, int]) -> ConnectionPool:
+        """Return connections for one client of the proxy: a broker knows clients by their connection.
+
+        A broker of this process shows `source` as the client's address, all others that of the proxy.
+        """
         session = self._session
         return ConnectionPool(
-            on_request=on_request, signer=session.signer, tls=session.tls, language=language
+            on_request=on_request,
+            signer=session.signer,
+            tls=session.tls,
+            language=language,
+            nearby=self._nearby,
+            source=source,
         )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -63,7 +63,7 @@ class _Exchange:
         self.stream = stream
         self.method = method
         self.call = call
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         if call.deadline is not None:  # `asyncio.timeout` takes five times as long
             left_s = max(0.0, call.deadline - time.monotonic())
@@ -98,9 +98,34 @@ class _Exchange:
         self.connection.forget(self)
 
     def start(self, message: Any) -> None:
-        """Serve the call, in a task."""
-        self.task = self.connection.loop.create_task(self._serve(message))
+        """Serve the call, in a task unless its handler returns a future."""
+        if self.method.shape is CallShape.UNARY:
+            reply = self.method.handler(self.call, message)
+            if isinstance(reply, asyncio.Future):
+                self.task = reply
+                reply.add_done_callback(self._replied)
+            else:
+                self._spawn(self._reply(reply))
+        else:
+            self._spawn(self._stream(message))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.task = self.connection.loop.create_task(self._serve(work))
         self.task.add_done_callback(self._done)
+
+    def _replied(self, reply: asyncio.Future[Any]) -> None:
+        if reply.cancelled():
+            if self._is_late:
+                self.end(_DEADLINE, "deadline exceeded")
+        elif (error := reply.exception()) is not None:
+            log.error("call failed method=%s peer=%s", self.call.method, self.connection.host, exc_info=error)
+            self.end(_INTERNAL, f"{type(error).__name__}: {error}")
+        elif not self.stream.is_closed:
+            data = _framed(reply.result())
+            if not self._answered(data):
+                self._spawn(self._answer(data))
+                return
+        self.connection.forget(self)
 
     def _expire(self) -> None:
         self._is_late = True
@@ -119,10 +144,10 @@ class _Exchange:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("call failed peer=%s", self.connection.host, exc_info=error)
 
-    async def _serve(self, message: Any) -> None:
+    async def _serve(self, work: Coroutine[Any, Any, None]) -> None:
         call = self.call
         try:
-            await self._run(message)
+            await work
         except ClientGone:
             pass
         except asyncio.CancelledError:
@@ -137,16 +162,13 @@ class _Exchange:
             log.exception("call failed method=%s client=%s", call.method, call.client_id)
             self.end(_INTERNAL, f"{type(error).__name__}: {error}")
 
-    async def _run(self, message: Any) -> None:
-        method = self.method
-        if method.shape is CallShape.UNARY:
-            await self._answer(await method.handler(self.call, message))
-        elif method.shape is CallShape.SERVER_STREAM:
-            await method.handler(self.call, message, self.send)
-            self.end()
-        else:
-            await method.handler(self.call, self._messages(), self.send)
-            self.end()
+    async def _reply(self, reply: Awaitable[Any]) -> None:
+        await self._answer(_framed(await reply))
+
+    async def _stream(self, message: Any) -> None:
+        is_duplex = self.method.shape is CallShape.DUPLEX
+        await self.method.handler(self.call, self._messages() if is_duplex else message, self.send)
+        self.end()
 
     # --- Messages of the client ---
 
@@ -199,16 +221,21 @@ class _Exchange:
             self._begin()
             await self._send_parts(data)
 
-    async def _answer(self, message: Any) -> None:
+    def _answered(self, data: bytes) -> bool:
+        """Send the only message and the end of a call if there is room. Raises ClientGone."""
+        if not self._has_room(len(data)):
+            return False
+        self._begin()
+        self.connection.http2.send_data(self.stream, data)
+        self.end()
+        return True
+
+    async def _answer(self, data: bytes) -> None:
         """Send the only message and the end of a call."""
-        data = _framed(message)
-        if self._has_room(len(data)):
-            self._begin()
-            self.connection.http2.send_data(self.stream, data)
-        else:
+        if not self._answered(data):
             self._begin()
             await self._send_parts(data)
-        self.end()
+            self.end()
 
     def _has_room(self, count: int) -> bool:
         if self.stream.is_closed:

@@ -25,6 +25,7 @@ from skylark.proxy.send_calls import SendCalls
 from skylark.proxy.service import Service
 from skylark.remoting.address import join_address
 from skylark.remoting.monitor import Monitor
+from skylark.remoting.nearby import NearbyServer
 from skylark.remoting.server_metrics import Part
 from skylark.remoting.tls import FILES_CHECK_MS, ServerTls
 from skylark.settings.client import ClientSettings
@@ -53,11 +54,13 @@ class GrpcProxy:
         cluster: ClientSettings,
         *,
         users: AuthStore | None = None,
+        nearby: NearbyServer | None = None,
         clock: Clock | None = None,
         shares_port: bool = False,
     ) -> None:
-        """`cluster` says how brokers are reached. With authentication, `users` may call; None: a broker's.
+        """`cluster` says how brokers are reached; `nearby` is one of this process.
 
+        With authentication, `users` may call; None: a broker's.
         Other processes may listen on the same port with `shares_port`. Raises SettingsError.
         """
         self.settings = settings
@@ -66,7 +69,7 @@ class GrpcProxy:
         self._shares_port = shares_port
         self._tasks = Tasks()
         self.counts = CallCounts()
-        self.cluster = Cluster(cluster, settings.metadata_fresh_ms)
+        self.cluster = Cluster(cluster, settings.metadata_fresh_ms, nearby)
         self.clients = ClientTable(settings, self.cluster, self._tasks)
         self.renewals = Renewals(settings, self.cluster, self.clock)
         self.clients.on_gone = self.renewals.release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,30 @@ def popped_messages(result: PopResult, broker: str) -> Iterator[Popped]:
             in_queue = counts.get(queue_key(NO_RETRY, queue_id), 0)
             attempt = max(attempt, counts.get(offset_key(NO_RETRY, queue_id, queue_offset), in_queue))
         yield Popped(stored, handle, attempt + 1)
+
+
+def ack_request(group: str, topic: str, handle: PopHandle) -> AckMessage:
+    """Raises RemoteProtocolError for a handle that fits no topic."""
+    return AckMessage(
+        consumer_group=group,
+        topic=handle.popped_from(topic, group),
+        queue_id=handle.queue_id,
+        extra_info=handle.encode(),
+        queue_offset=handle.queue_offset,
+    )
+
+
+def _ack_result(entry: Any, error: RocketMQError | None = None) -> Any:
+    if error is None:
+        found = OK
+    elif isinstance(error, BrokerError):
+        found = status(Code.INTERNAL_SERVER_ERROR, f"ack failed: {error.remark or 'status is abnormal'}")
+    else:
+        refusal = refusal_of(error)
+        found = status(refusal.code, refusal.message)
+    return v2.AckMessageResultEntry(
+        status=found, message_id=entry.message_id, receipt_handle=entry.receipt_handle
+    )
 
 
 class ReceiveCalls:
@@ -302,43 +326,56 @@ class ReceiveCalls:
 
     # --- Answers of consumers ---
 
-    async def ack(self, call: Call, request: Any) -> Any:
+    def ack(self, call: Call, request: Any) -> Awaitable[Any]:
         topic, group = check_topic(request.topic.name), check_group(request.group.name)
-        if not request.entries:
+        entries = request.entries
+        if not entries:
             raise CallRefused(Code.INTERNAL_SERVER_ERROR, "no message to acknowledge")
+        if len(entries) == 1 and call.deadline is not None:
+            posted = self._post_ack(call, group, topic, entries[0])
+            if posted is not None:
+                return posted
+        return self._ack_all(call, group, topic, entries)
+
+    def _post_ack(self, call: Call, group: str, topic: str, entry: Any) -> Awaitable[Any] | None:
+        """Acknowledge a message at once; None if its broker is not known, or the handle is refused."""
+        try:
+            handle = read_handle(entry.receipt_handle)
+            connection = self._cluster.connection(topic, handle.broker_name)
+            if connection is None:
+                return None
+            handle = self._renewals.take(call.client_id, handle)
+            self._check_expiry(handle)
+            request = ack_request(group, topic, handle)
+        except RocketMQError:
+            return None
+
+        def read(result: RocketMQError | None) -> Any:
+            found = _ack_result(entry, result)
+            return v2.AckMessageResponse(status=found.status, entries=[found])
+
+        return self._cluster.post(connection, request, read)
+
+    async def _ack_all(self, call: Call, group: str, topic: str, entries: Any) -> Any:
         await self._cluster.route(topic)
-        entries = await together([self._ack_entry(call, group, topic, entry) for entry in request.entries])
-        return v2.AckMessageResponse(status=common_status(each.status for each in entries), entries=entries)
+        found = await together([self._ack_entry(call, group, topic, entry) for entry in entries])
+        return v2.AckMessageResponse(status=common_status(each.status for each in found), entries=found)
 
     async def _ack_entry(self, call: Call, group: str, topic: str, entry: Any) -> Any:
-        found = v2.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
         try:
             handle = self._renewals.take(call.client_id, read_handle(entry.receipt_handle))
             self._check_expiry(handle)
             await self._ack(group, topic, handle, call.remaining_s(self._clock.monotonic()))
-        except BrokerError as error:
-            text = f"ack failed: {error.remark or 'status is abnormal'}"
-            found.status.CopyFrom(status(Code.INTERNAL_SERVER_ERROR, text))
         except RocketMQError as error:
-            refusal = refusal_of(error)
-            found.status.CopyFrom(status(refusal.code, refusal.message))
-        else:
-            found.status.CopyFrom(OK)
-        return found
+            return _ack_result(entry, error)
+        return _ack_result(entry)
 
     def _check_expiry(self, handle: PopHandle) -> None:
         if handle.revive_time <= self._clock.now_ms():
             raise CallRefused(Code.INVALID_RECEIPT_HANDLE, "receipt handle is expired")
 
     async def _ack(self, group: str, topic: str, handle: PopHandle, timeout_s: float | None) -> None:
-        request = AckMessage(
-            consumer_group=group,
-            topic=handle.popped_from(topic, group),
-            queue_id=handle.queue_id,
-            extra_info=handle.encode(),
-            queue_offset=handle.queue_offset,
-        )
-        await self._cluster.call(handle.broker_name, request, timeout_s=timeout_s)
+        await self._cluster.call(handle.broker_name, ack_request(group, topic, handle), timeout_s=timeout_s)
 
     async def change_invisible(self, call: Call, request: Any) -> Any:
         topic, group = check_topic(request.topic.name), check_group(request.group.name)

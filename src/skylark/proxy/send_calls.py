@@ -6,6 +6,7 @@ import base64
 import binascii
 import itertools
 import random
+from collections.abc import Awaitable
 from typing import Any
 
 from skylark.clock import Clock
@@ -73,14 +74,42 @@ class SendCalls:
         self._clock = clock
         self._turns = itertools.count(random.randrange(1 << 20))  # noqa: S311 (spreads, protects nothing)
 
-    async def send(self, call: Call, request: Any) -> Any:
+    def send(self, call: Call, request: Any) -> Awaitable[Any]:
         messages = request.messages
         if not messages:
             raise CallRefused(Code.MESSAGE_CORRUPTED, "no message to send")
         topic = check_topic(messages[0].topic.name)
+        now_ms = self._clock.now_ms()
+        if len(messages) == 1 and call.deadline is not None:
+            posted = self._post(call, topic, messages[0], now_ms)
+            if posted is not None:
+                return posted
+        return self._send_all(call, topic, messages, now_ms)
+
+    def _post(self, call: Call, topic: str, message: Any, now_ms: int) -> Awaitable[Any] | None:
+        """Send a message at once; None if its topic or the connection must be asked for first."""
+        known = self._cluster.known_topic(topic)
+        if known is None or not known[0].write_queues:
+            return None
+        route, config = known
+        queue = self._queue(message, route.write_queues)
+        connection = self._cluster.connection(topic, queue.broker_name)
+        if connection is None:
+            return None
+        check_message(message, self._settings, now_ms)
+        if self._settings.check_message_type:
+            check_type(topic, accepted_types(config.attributes), kind_of(message))
+        request: SendMessageV2 = send_request(message, queue, call.address, now_ms)
+
+        def read(result: SendResult | RocketMQError) -> Any:
+            entry = self._entry(message, queue, result)
+            return v2.SendMessageResponse(status=entry.status, entries=[entry])
+
+        return self._cluster.post(connection, request, read)
+
+    async def _send_all(self, call: Call, topic: str, messages: Any, now_ms: int) -> Any:
         if any(message.topic.name != topic for message in messages):
             raise CallRefused(Code.MESSAGE_CORRUPTED, "topic in message is not same")
-        now_ms = self._clock.now_ms()
         for message in messages:
             check_message(message, self._settings, now_ms)
         await self._check_types(topic, messages)
@@ -116,14 +145,18 @@ class SendCalls:
         self, message: Any, queue: MessageQueue, host: str, now_ms: int, timeout_s: float | None
     ) -> Any:
         request: SendMessageV2 = send_request(message, queue, host, now_ms)
+        result: SendResult | RocketMQError
         try:
             result = await self._cluster.call(queue.broker_name, request, timeout_s=timeout_s)
         except RocketMQError as error:
-            refusal = refusal_of(error)
-            return v2.SendResultEntry(status=status(refusal.code, refusal.message))
+            result = error
         return self._entry(message, queue, result)
 
-    def _entry(self, message: Any, queue: MessageQueue, result: SendResult) -> Any:
+    @staticmethod
+    def _entry(message: Any, queue: MessageQueue, result: SendResult | RocketMQError) -> Any:
+        if isinstance(result, RocketMQError):
+            refusal = refusal_of(result)
+            return v2.SendResultEntry(status=status(refusal.code, refusal.message))
         code = _SEND_CODES.get(result.code, Code.INTERNAL_SERVER_ERROR)
         if code is not Code.OK:
             return v2.SendResultEntry(status=status(code))

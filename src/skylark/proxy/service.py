@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -71,18 +72,40 @@ class Service:
     def _unary(self, name: str, handler: UnaryHandler) -> Method:
         request_type, reply_type = getattr(v2, f"{name}Request"), getattr(v2, f"{name}Response")
 
-        async def handle(call: Call, request: Any) -> Any:
+        def handle(call: Call, request: Any) -> Awaitable[Any]:
             try:
                 self._enter(call, request)
-                try:
-                    reply = await handler(call, request)
-                finally:
-                    self._calls -= 1
             except Exception as error:  # noqa: BLE001 (becomes the reply)
-                refusal = self._refused(call, error)
-                reply = reply_type(status=status(refusal.code, refusal.message))
+                return refuse(call, error)
+            try:
+                reply = handler(call, request)
+            except Exception as error:  # noqa: BLE001
+                self._calls -= 1
+                return refuse(call, error)
+            if isinstance(reply, asyncio.Future):
+                reply.add_done_callback(leave)
+                return reply
+            return finish(call, reply)
+
+        def leave(reply: asyncio.Future[Any]) -> None:
+            self._calls -= 1
+            if not reply.cancelled() and reply.exception() is None:
+                self._counts.ended[name, reply.result().status.code] += 1
+
+        async def finish(call: Call, working: Awaitable[Any]) -> Any:
+            try:
+                reply = await working
+            except Exception as error:  # noqa: BLE001
+                return await refuse(call, error)
+            finally:
+                self._calls -= 1
             self._counts.ended[name, reply.status.code] += 1
             return reply
+
+        async def refuse(call: Call, error: Exception) -> Any:
+            refusal = self._refused(call, error)
+            self._counts.ended[name, refusal.code] += 1
+            return reply_type(status=status(refusal.code, refusal.message))
 
         return Method(CallShape.UNARY, request_type, reply_type, handle)
 

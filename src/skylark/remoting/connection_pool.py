@@ -1,8 +1,10 @@
 """Asyncio clients: a connection, and a pool that keeps one connection per address."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skylark.errors import ClientClosed, ConnectFailed, RequestTimeout, RocketMQError
 from skylark.protocol.command import CLIENT_LANGUAGE, Buffer, RemotingCommand
@@ -13,6 +15,9 @@ from skylark.remoting.address import reason_of, split_address
 from skylark.remoting.link import Handler, Link, ReplyWaiter
 from skylark.remoting.tls_client import CLOSED_IN_HANDSHAKE, ClientTls, tls_arguments
 
+if TYPE_CHECKING:
+    from skylark.remoting.nearby import NearbyServer
+
 T = TypeVar("T")
 
 CALL_TIMEOUT_S = 3.0
@@ -20,6 +25,7 @@ CONNECT_TIMEOUT_S = 3.0
 WRITE_HIGH_WATER_BYTES = 1 << 20
 WRITE_EARLY_BYTES = 32 << 10
 REQUESTS_IN_FLIGHT_MAX = 1_024
+UNNAMED_SOURCE = ("127.0.0.1", 0)
 # The reply to a batch lists all message ids in its header, so the header may fill the frame.
 CLIENT_LIMITS = Limits(header_bytes_max=16 << 20)
 
@@ -78,6 +84,14 @@ class ClientConnection(Link):
         """
         return self._codec.reserve_opaque(waiter)
 
+    def post(self, request: Request[Any], waiter: ReplyWaiter) -> int:
+        """Send a request without waiting; return its opaque. Raises LocalProtocolError as `reserve`."""
+        command = request.to_command()
+        command.language = self.language
+        self._codec.expect_reply(command, waiter)
+        self.write(*self._encode_request(command))
+        return command.opaque
+
     def forget(self, opaque: int) -> None:
         """Drop the waiter of this request."""
         self._codec.take_waiter(opaque)
@@ -101,7 +115,8 @@ class ConnectionPool:
 
     `on_request(connection, command)` receives requests sent by servers (39, 40, 220, 221, 307, 309, 326);
     `on_open(address)` is called for each connection that was opened, `on_lost(address)` for each that ended
-    before `close`. `signer` signs all requests, which name `language` as that of their client.
+    before `close`. `signer` signs all requests, which name `language` as that of their client. A `nearby`
+    server is reached without a socket; it knows this client by the address `source`.
     """
 
     def __init__(
@@ -115,8 +130,12 @@ class ConnectionPool:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         tls: ClientTls | None = None,
         language: str = CLIENT_LANGUAGE,
+        nearby: NearbyServer | None = None,
+        source: tuple[str, int] = UNNAMED_SOURCE,
     ) -> None:
         self._tls = tls
+        self._nearby = nearby
+        self._source = source
         self._language = language
         self._on_request = on_request
         self._on_open = on_open
@@ -220,20 +239,34 @@ class ConnectionPool:
     async def _open(self, address: str) -> ClientConnection:
         if self._closed:
             raise ClientClosed("connection pool")
+        if self._nearby is not None and self._nearby.address == address:
+            connection = self._new(address)
+            self._nearby.connect(connection, self._source)
+        else:
+            connection = await self._connect(address)
+        self._connections[address] = connection
+        if self._on_open is not None:
+            self._on_open(address)
+        return connection
+
+    def _new(self, address: str) -> ClientConnection:
+        return ClientConnection(
+            address,
+            limits=self._limits,
+            on_request=self._on_request,
+            tasks=self._tasks,
+            signer=self._signer,
+            on_lost=self._lost,
+            language=self._language,
+        )
+
+    async def _connect(self, address: str) -> ClientConnection:
         loop = asyncio.get_running_loop()
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: ClientConnection(
-                        address,
-                        limits=self._limits,
-                        on_request=self._on_request,
-                        tasks=self._tasks,
-                        signer=self._signer,
-                        on_lost=self._lost,
-                        language=self._language,
-                    ),
+                    lambda: self._new(address),
                     host,
                     port,
                     **({} if self._tls is None else tls_arguments(self._tls, host)),
@@ -249,7 +282,4 @@ class ConnectionPool:
             if self._closed:  # cancelled by `close`, not by the caller
                 raise ClientClosed("connection pool") from None
             raise
-        self._connections[address] = connection
-        if self._on_open is not None:
-            self._on_open(address)
         return connection

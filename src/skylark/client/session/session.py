@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec import field
@@ -57,6 +57,9 @@ from skylark.settings.client import UNNAMED_INSTANCE, ClientSettings
 from skylark.settings.credentials import Credentials, client_credentials
 from skylark.settings.tls import ClientTlsSettings, client_tls_settings
 from skylark.tasks import Tasks
+
+if TYPE_CHECKING:
+    from skylark.remoting.nearby import NearbyServer
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +137,7 @@ class Session:
         settings: ClientSettings,
         credentials: Credentials | None = None,
         tls: ClientTlsSettings | None = None,
+        nearby: NearbyServer | None = None,
     ) -> None:
         self.client_id = client_id
         self.settings = settings
@@ -148,6 +152,7 @@ class Session:
             signer=self.signer,
             connect_timeout_s=settings.connect_timeout_ms / 1000,
             tls=self.tls,
+            nearby=nearby,
         )
         self.awaited_replies: dict[str, asyncio.Future[ReceivedMessage]] = {}  # by correlation id
         self._name_servers = random.sample(name_servers, len(name_servers))
@@ -242,7 +247,7 @@ class Session:
         except ConnectFailed as error:
             raise self.explained(error) from None
         except (SystemBusy, ServiceNotAvailable):
-            self._on_refusal(address)
+            self.on_refusal(address)
             raise
         except RequestTimeout:
             connection = self.pool.open_connection(address)
@@ -441,7 +446,7 @@ class Session:
             self._followed.add(broker)
             self.tasks.spawn(self._follow(broker, address, FOLLOW_S, is_back), f"follow {broker}")
 
-    def _on_refusal(self, address: str) -> None:
+    def on_refusal(self, address: str) -> None:
         """Find the next master of a broker that answers as a slave does, and may be one now."""
         broker, now = self._mastered_by(address), asyncio.get_running_loop().time()
         if broker is None:
@@ -533,12 +538,14 @@ async def join(
     *,
     keep_default_name: bool = False,
     is_stream: bool = False,
+    nearby: NearbyServer | None = None,
 ) -> Session:
     """Add a member to the session of its client id on the running loop, and send a heartbeat.
 
     Clients with the same explicit instance name, name servers, credentials and TLS share a session, with the
     settings of the first. Unnamed clients get a session each, unless `keep_default_name` (broadcasting
-    consumers, whose offset files need a stable id). Raises GroupInUse, SettingsError.
+    consumers, whose offset files need a stable id). A new session reaches a `nearby` server without a socket.
+    Raises GroupInUse, SettingsError.
     """
     client_id = client_id_of(settings, keep_default_name=keep_default_name, is_stream=is_stream)
     sessions = _sessions.setdefault(asyncio.get_running_loop(), {})
@@ -547,7 +554,7 @@ async def join(
     key = (client_id, frozenset(name_servers), credentials, tls)
     session = sessions.get(key)
     if session is None:
-        session = sessions[key] = Session(client_id, name_servers, settings, credentials, tls)
+        session = sessions[key] = Session(client_id, name_servers, settings, credentials, tls, nearby)
     session.check_process()
     session._add(member)
     try:
