@@ -6,8 +6,8 @@ SERVER_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         row=5,
         file="broker/long_polling.py",
-        text=("        self._arrivals.append(batch)\n        self._schedule()\n"),
-        replacement="",
+        text="        self._due.arrived(batch)\n",
+        replacement="        pass\n",
         what="held pulls do not hear of new messages",
         tests=("unit/broker/handlers/test_pull.py::test_sf_005_a_message_wakes_the_pull_that_waits_for_it",),
     ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from skylark.broker.due_requests import DueRequests
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
 from skylark.protocol.command import TypedCommand
 from skylark.remoting.server import Peer
@@ -16,8 +16,6 @@ from skylark.store.consume_queue import ConsumeQueue
 
 HELD_PULL_BYTES = 1024
 """Memory of a held pull without its texts: the request, its timer, its entries in the tables."""
-RESUMED_AT_ONCE = 64
-"""Pulls that are resumed before other requests are served."""
 
 
 class HeldPull:
@@ -57,10 +55,7 @@ class HeldPull:
 
 
 class LongPolling:
-    """All held pulls of a broker, by queue. Loop thread.
-
-    New messages resume pulls in the next iteration of the loop: replies to the sends come first.
-    """
+    """All held pulls of a broker, by queue. Loop thread."""
 
     def __init__(self, resume: Callable[[HeldPull], None], *, held_max: int, held_bytes_max: int) -> None:
         self._resume = resume
@@ -68,9 +63,7 @@ class LongPolling:
         self._held_bytes_max = held_bytes_max
         self._held: dict[ConsumeQueue, dict[HeldPull, None]] = {}
         self._by_peer: dict[Peer, set[HeldPull]] = {}
-        self._arrivals: list[Sequence[AppendedRecord]] = []
-        self._due: deque[HeldPull] = deque()
-        self._is_scheduled = False
+        self._due = DueRequests(self._match, resume)
         self.count = 0
         self.held_bytes = 0
 
@@ -89,8 +82,7 @@ class LongPolling:
         """Resume the pulls that match a batch of new messages, in the next iteration of the loop."""
         if not self._held or (type(batch) is AppendedBatch and batch.queue not in self._held):
             return
-        self._arrivals.append(batch)
-        self._schedule()
+        self._due.arrived(batch)
 
     def check(self) -> None:
         """Resume pulls that could continue: after arrivals that were not announced or did not match."""
@@ -101,8 +93,7 @@ class LongPolling:
         """Resume every pull, at once."""
         for pulls in list(self._held.values()):
             self._wake(list(pulls))
-        while self._due:
-            self._resume(self._due.popleft())
+        self._due.resume_all()
 
     def wake_topic(self, topic: str) -> None:
         """Resume the pulls of a topic that was deleted."""
@@ -115,35 +106,11 @@ class LongPolling:
         for pull in list(self._by_peer.get(peer, ())):
             self._release(pull)
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._resume_some)
-
-    def _resume_some(self) -> None:
-        """Resume some of the pulls that are due, then yield to the loop: requests are served in between."""
-        self._is_scheduled = False
-        arrivals, self._arrivals = self._arrivals, []
-        for batch in arrivals:
-            for placed in batch:
-                pulls = self._held.get(placed.queue)
-                if pulls:
-                    self._release_all([pull for pull in pulls if pull.is_for(placed)])
-        peers: dict[Peer, None] = {}
-        for _ in range(min(len(self._due), RESUMED_AT_ONCE)):
-            pull = self._due.popleft()
-            if not pull.peer.is_closed:
-                self._resume(pull)
-                peers[pull.peer] = None
-        for peer in peers:
-            peer.flush()
-        if self._due:
-            self._schedule()
-
-    def _release_all(self, pulls: Iterable[HeldPull]) -> None:
-        for pull in pulls:
-            self._release(pull)
-            self._due.append(pull)
+    def _match(self, batch: Sequence[AppendedRecord]) -> None:
+        for placed in batch:
+            for pull in [each for each in self._held.get(placed.queue, ()) if each.is_for(placed)]:
+                self._release(pull)
+                self._due.add(pull)
 
     def _expire(self, pull: HeldPull) -> None:
         self._wake([pull])

@@ -11,8 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from skylark.broker.due_requests import RESUMED_AT_ONCE
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
-from skylark.broker.long_polling import HELD_PULL_BYTES, RESUMED_AT_ONCE, HeldPull, LongPolling
+from skylark.broker.long_polling import HELD_PULL_BYTES, HeldPull, LongPolling
 from skylark.model.sql92 import Selector, compile_selector
 from skylark.protocol.bodies import SubscriptionData
 from skylark.protocol.command import TypedCommand
@@ -75,7 +76,7 @@ class Rig:
     async def woken(self) -> list[HeldPull]:
         """Return those that arrivals have resumed."""
         assert self.taken() == []
-        while self.polling._is_scheduled:  # noqa: ASYNC110 (a turn at a time)
+        while self.polling._due._is_scheduled:  # noqa: ASYNC110 (a turn at a time)
             await asyncio.sleep(0)
         return self.taken()
 

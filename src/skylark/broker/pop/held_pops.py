@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Generic, TypeVar
 
+from skylark.broker.due_requests import DueRequests
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
 from skylark.model import names
 from skylark.protocol.command import RemotingCommand
@@ -18,8 +18,6 @@ from skylark.settings.live import LiveSettings
 from skylark.store.append_result import AppendedBatch, AppendedRecord
 
 ANY_QUEUE = -1
-RESUMED_AT_ONCE = 64
-"""Requests that are resumed before others are served."""
 EARLY_MS = 50
 """A request is answered this long before its time is up."""
 
@@ -74,8 +72,7 @@ _Pair = tuple[str, str]
 class HeldPops(Generic[Q]):
     """Held requests of a broker, by topic, group and queue. Loop thread.
 
-    New messages resume requests in the next iteration of the loop: replies to the sends come first. One
-    message resumes one request of a group; if that leaves messages, the pop resumes the next.
+    One message resumes one request of a group; if that leaves messages, the pop resumes the next.
     """
 
     def __init__(
@@ -92,9 +89,7 @@ class HeldPops(Generic[Q]):
         self._pairs: dict[str, set[_Pair]] = {}
         """Whom a message of a topic may be for. Retry topics belong to the pair of their own topic."""
         self._by_peer: dict[Peer, set[HeldRequest[Q]]] = {}
-        self._arrivals: list[Sequence[AppendedRecord]] = []
-        self._due: deque[HeldRequest[Q]] = deque()
-        self._is_scheduled = False
+        self._due: DueRequests[HeldRequest[Q]] = DueRequests(self._match, resume)
         self._is_stopped = False
         self.count = 0
 
@@ -136,8 +131,7 @@ class HeldPops(Generic[Q]):
         """Resume requests that new messages may be for, in the next iteration of the loop."""
         if type(batch) is AppendedBatch and batch.queue.topic not in self._pairs:
             return
-        self._arrivals.append(batch)
-        self._schedule()
+        self._due.arrived(batch)
 
     def wake(self, topic: str, group: str, *queue_ids: int) -> None:
         """Resume one request of the first of these queue ids that has one."""
@@ -156,8 +150,7 @@ class HeldPops(Generic[Q]):
                 for held in list(waiting):
                     self._release(held)
                     self._resume(held)
-        while self._due:
-            self._resume(self._due.popleft())
+        self._due.resume_all()
 
     def allow(self) -> None:
         """Hold requests again."""
@@ -169,9 +162,7 @@ class HeldPops(Generic[Q]):
             for waiting in list(self._held.get(pair, {}).values()):
                 for held in list(waiting):
                     self._release(held)
-                    self._due.append(held)
-        if self._due:
-            self._schedule()
+                    self._due.add(held)
 
     def drop(self, peer: Peer) -> None:
         """Forget the requests of a connection that ended."""
@@ -180,29 +171,7 @@ class HeldPops(Generic[Q]):
 
     # --- Inside ---
 
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._resume_some)
-
-    def _resume_some(self) -> None:
-        """Resume some of the requests that are due, then yield to the loop."""
-        self._is_scheduled = False
-        arrivals, self._arrivals = self._arrivals, []
-        for batch in arrivals:
-            self._match(batch)
-        peers: dict[Peer, None] = {}
-        for _ in range(min(len(self._due), RESUMED_AT_ONCE)):
-            held = self._due.popleft()
-            if not held.peer.is_closed:
-                self._resume(held)
-                peers[held.peer] = None
-        for peer in peers:
-            peer.flush()
-        if self._due:
-            self._schedule()
-
-    def _match(self, batch: Iterable[AppendedRecord]) -> None:
+    def _match(self, batch: Sequence[AppendedRecord]) -> None:
         force = self._live.current.pop.force_wake_interval
         matched: set[tuple[_Pair, int]] = set()
         for placed in batch:
@@ -230,15 +199,14 @@ class HeldPops(Generic[Q]):
         for held in reversed(waiting) if self._newest_first else waiting:
             if held.is_for(placed, force_interval):
                 self._release(held)
-                self._due.append(held)
+                self._due.add(held)
                 return True
         return False
 
     def _release_one(self, waiting: dict[HeldRequest[Q], None]) -> None:
         held = next(reversed(waiting) if self._newest_first else iter(waiting))
         self._release(held)
-        self._due.append(held)
-        self._schedule()
+        self._due.add(held)
 
     def _expire(self, held: HeldRequest[Q]) -> None:
         self._release(held)
