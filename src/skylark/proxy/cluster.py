@@ -78,6 +78,9 @@ class Posted(asyncio.Future[Any]):
             super().set_exception(error)
 
     def cancel(self, msg: Any = None) -> bool:
+        """Give up: a reply that comes later is dropped."""
+        if self.done():
+            return False
         self._connection.forget(self.opaque)
         if self.get_loop().time() - self._sent_at >= SUSPECT_S:
             self._connection.suspect(self._sent_at)

@@ -17,7 +17,10 @@ Data = bytes | bytearray | memoryview
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection. The other end receives what is written in the next turn, in one piece."""
+    """One end of a connection. The other end receives what is written in the next turn, in one piece.
+
+    What it writes while it receives comes back in the same turn.
+    """
 
     def __init__(self, protocol: asyncio.Protocol, peer_name: tuple[str, int]) -> None:
         super().__init__({"peername": peer_name})
@@ -62,7 +65,7 @@ class MemoryTransport(asyncio.Transport):
             self._is_delivering = True
             self._loop.call_soon(self._deliver)
 
-    def _deliver(self) -> None:
+    def _deliver(self, *, is_answer: bool = False) -> None:
         self._is_delivering = False
         if self._is_lost:
             return
@@ -72,6 +75,8 @@ class MemoryTransport(asyncio.Transport):
             if self._is_full:
                 self._is_full = False
                 self._protocol.resume_writing()
+            if self.other._written and not is_answer:
+                self.other._deliver(is_answer=True)
         if self._is_closing:
             self._lose()
 
