@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.peers.java import DRIVERS, jvm_command
 from skylark.processes import GroupProcess
-from tests.support.foreign import go_program, node_modules, virtualenv
+from tests.support.foreign import cargo_binary, go_program, node_modules, virtualenv
 from tests.support.java import compiled
 
 HERE = Path(__file__).parent
@@ -21,6 +21,7 @@ JAVA = HERE / "java/grpc"
 PYTHON = HERE / "grpc_python"
 NODE = HERE / "grpc_node"
 GO = HERE / "grpc_go"
+RUST = HERE / "grpc_rust"
 PRIORITY = "priority"
 """A scenario of clients and servers since 5.4."""
 TOPIC_KINDS = {
@@ -47,6 +48,7 @@ class OfficialClient:
     environment: Callable[[], Mapping[str, str]] = dict
     trust: str = ""
     """A variable with a file of certificates that it trusts; without one it trusts every server."""
+    has_tls: bool = True
 
     @property
     def mark(self) -> pytest.MarkDecorator:
@@ -85,6 +87,10 @@ def _go(home: Path, *words: str) -> list[str]:
     return [str(go_program(GO)), *words]
 
 
+def _rust(home: Path, *words: str) -> list[str]:
+    return [str(cargo_binary(RUST)), *words]
+
+
 CLIENTS = {
     client.name: client
     for client in (
@@ -101,5 +107,6 @@ CLIENTS = {
             trust="GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
         ),
         OfficialClient("go", ("go",), (*SIMPLE, "push", "push-fifo", "invisible"), _go),
+        OfficialClient("rust", ("cargo",), SIMPLE, _rust, has_tls=False),
     )
 }  # fmt: skip

@@ -33,8 +33,15 @@ APACHE: dict[str, str | int] = {**PATIENT, "reviveQueueNum": 2, "timerFlushInter
 class ServeWithGrpc(SkylarkServers):
     """`skylark serve` with its gRPC port."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str | int], flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str | int],
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(directory, settings)
+        self._environment = environment or {}
         self._grpc_port = PortReservation(0)
         self._ports = (*self._ports, self._grpc_port)
         self._flags = flags
@@ -42,6 +49,9 @@ class ServeWithGrpc(SkylarkServers):
     @property
     def endpoints(self) -> str:
         return f"{HOST}:{self._grpc_port.base}"
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), **self._environment}
 
     def arguments(self) -> Sequence[str]:
         return [*super().arguments(), "--grpc-port", str(self._grpc_port.base), *self._flags]

@@ -25,7 +25,10 @@ SCENARIOS = [
 ]
 TLS_CLIENTS = [pytest.param(name, marks=CLIENTS[name].mark) for name in ("java", "go")]
 """They use TLS by default, and trust every server."""
-SIGNING_CLIENTS = [pytest.param(client.name, marks=client.mark) for client in CLIENTS.values()]
+SIGNING_CLIENTS = [
+    pytest.param(client.name, "tls" if client.has_tls else "plain", marks=client.mark, id=client.name)
+    for client in CLIENTS.values()
+]
 
 pytestmark = [
     pytest.mark.nightly,
@@ -111,9 +114,13 @@ def _until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeWithGrpc]:
-    """`serve --secure` with a topic for each client."""
-    with ServeWithGrpc(tmp_path_factory.mktemp("secured"), SETTINGS, ["--secure"]) as servers:
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServeWithGrpc]:
+    """`serve --secure` with a topic for each client. The gRPC port takes "tls" or "plain" text only."""
+    environment = {"SKYLARK_PROXY_TLS_MODE": "disabled"} if request.param == "plain" else {}
+    directory = tmp_path_factory.mktemp("secured")
+    with ServeWithGrpc(directory, SETTINGS, ["--secure"], environment) as servers:
         files = servers.home / "data/secure"
         environment = {
             "NAMESRV_ADDR": servers.name_server,
@@ -128,14 +135,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeWithGrpc]
         yield servers
 
 
-@pytest.mark.parametrize("client", SIGNING_CLIENTS)
+@pytest.mark.parametrize(("client", "secured"), SIGNING_CLIENTS, indirect=["secured"])
 def test_users_and_rights(secured: ServeWithGrpc, client: str, tmp_path: Path) -> None:
     """A user of `serve --secure` is let in, one with a wrong secret is not."""
     files = secured.home / "data/secure"
     pairs = (line.split("=", 1) for line in (files / "admin.credentials").read_text().split())
     secret = dict(pairs)
     for scenario, secret_key in (("normal", secret["secretKey"]), ("refused", "wrong")):
-        names = (f"secured_{client}", f"G_{client}", "tls", secret["accessKey"], secret_key)
+        way = "tls" if CLIENTS[client].has_tls else "plain"
+        names = (f"secured_{client}", f"G_{client}", way, secret["accessKey"], secret_key)
         found = CLIENTS[client].outcome(
             tmp_path, secured.endpoints, scenario, *names, trusted=files / "ca.pem"
         )

@@ -1,4 +1,4 @@
-"""Calls that wait for a broker without a task: what becomes of replies, errors, and calls that were given up."""
+"""Calls that wait for a broker without a task: replies, errors, and calls that were given up."""
 
 from __future__ import annotations
 
