@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 import tempfile
@@ -373,9 +372,8 @@ class FirstByte(asyncio.Protocol):
 class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
     """TLS between the loop's transport and a protocol: the transport of the one, the protocol of the other.
 
-    What one read brought is decrypted and passed on together. What is written is sent at once, as much as the
-    socket takes: the loop would send it after the current read, and both ends would take turns at their
-    ciphers instead of working at the same time. Back-pressure is that of the loop's transport.
+    What one read brought is decrypted and passed on together. What is written together is sent a flight at a
+    time: else both ends would take turns at their ciphers. Back-pressure is that of the loop's transport.
     """
 
     def __init__(
@@ -391,8 +389,6 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         self._ssl = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._is_open = False
         self._is_closing = False
-        connected = lower.get_extra_info("socket")
-        self._descriptor = -1 if connected is None else connected.fileno()
         tls.unfinished_handshakes += 1
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
             tls.handshake_timeout_s, self._expire
@@ -543,14 +539,5 @@ class EncryptedTransport(asyncio.Transport, asyncio.Protocol):
         self._lower.close()
 
     def _send(self) -> None:
-        if not self._outgoing.pending or self._lower.is_closing():
-            return
-        records = self._outgoing.read()
-        sent_bytes = 0
-        if self._descriptor >= 0 and not self._lower.get_write_buffer_size():
-            try:
-                sent_bytes = os.write(self._descriptor, records)
-            except OSError:
-                pass  # full, or the peer is gone: the loop finds out
-        if sent_bytes < len(records):
-            self._lower.write(memoryview(records)[sent_bytes:])
+        if self._outgoing.pending and not self._lower.is_closing():
+            self._lower.write(self._outgoing.read())

@@ -65,6 +65,7 @@ class Rig:
         self.gate = asyncio.Event()
         self.pulled = 0
         self.pull_answer = b"r" * 1000
+        self.before_pull: Callable[[], None] = lambda: None
         self.replies = SendReplies()
 
     @property
@@ -91,6 +92,7 @@ class Rig:
 
     def pull(self, peer: Peer, batch: list[TypedCommand[Any]]) -> None:
         for command in batch:
+            self.before_pull()
             self.pulled += 1
             head = pull_reply_head(
                 command.opaque,

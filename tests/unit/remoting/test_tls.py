@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import select
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from skylark.errors import SettingsError
 from skylark.protocol.requests.offset import GetMaxOffset
 from skylark.remoting.server import ServerLimits
-from skylark.remoting.tls import RECORD_BYTES, HandshakeRate, ServerTls, make_server_tls
+from skylark.remoting.tls import FLIGHT_BYTES, RECORD_BYTES, HandshakeRate, ServerTls, make_server_tls
 from skylark.remoting.tls_client import ClientTls
 from skylark.settings import ClientCertificate, ServerTlsSettings, TlsMode
 from tests.support.certificates import CertificateFiles, foreign_authority, make_files
@@ -111,6 +112,30 @@ def test_batches_and_long_answers_cross_records(
                 for number in range(20):
                     answer = await client.receive()
                     assert (answer.opaque, bytes(answer.body)) == (number, rig.pull_answer)
+
+    run_on(loop, scenario())
+
+
+@loops
+def test_a_long_answer_is_sent_before_the_next_is_made(loop: str, files: CertificateFiles) -> None:
+    async def scenario() -> None:
+        async with running(tls=make_server_tls(files.server())) as rig:
+            rig.pull_answer = os.urandom(FLIGHT_BYTES)
+            async with tls_client(rig.port, files.client_context()) as client:
+                assert await asked(client) == 7
+                descriptor = client.writer.get_extra_info("socket").fileno()
+                has_arrived: list[bool] = []
+
+                def look() -> None:  # the loop that reads for the client waits for this
+                    wait_s = 30 if has_arrived else 0
+                    has_arrived.append(bool(select.select([descriptor], [], [], wait_s)[0]))
+
+                rig.before_pull = look
+                await client.send(b"".join(frame(PULL.to_command(), opaque=number) for number in range(2)))
+                for number in range(2):
+                    answer = await client.receive()
+                    assert (answer.opaque, bytes(answer.body)) == (number, rig.pull_answer)
+                assert has_arrived == [False, True]
 
     run_on(loop, scenario())
 
