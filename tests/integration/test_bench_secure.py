@@ -51,6 +51,7 @@ def test_a_signed_load_is_stored_and_pulled(
     )  # fmt: skip
     loads = {
         "sends": load,
+        "sends that are signed ahead": replace(load, is_stamped=False),
         "batches": replace(load, batch=7),
         "pulls": replace(load, kind=LoadKind.PULL, batch=32),
     }

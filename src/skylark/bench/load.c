@@ -58,6 +58,7 @@ enum {
     RECORD_QUEUE_OFFSET = 20,
     PULL_OFFSET_MOVED = 21, /* an answer's code: go on where it says */
     SIGNATURE_BYTES = 28,
+    STOCK_MAX = 64, /* frames that are signed before there is room for them */
 };
 
 enum slot { OPAQUE, NUMBER, OFFSET, DUE, PLACED, QUEUED, SIGNED };
@@ -80,7 +81,7 @@ struct sent {
 
 static struct template *templates, *texts; /* texts: NULL if frames are not signed */
 static int template_count;
-static bool pulling, oneway, ending; /* ending: the last frame ends a transaction */
+static bool pulling, oneway, stamped, ending; /* ending: the last frame ends a transaction */
 static long long placed, queued;     /* offsets of the message that it ends */
 static int *idle, idle_count; /* queues without a pull in flight */
 static struct sent ring[RING];
@@ -183,6 +184,7 @@ static void find_slots(struct template *t)
         t->slot[t->slots].kind = kind;
         t->slot[t->slots++].at = at - t->frame;
         pulling |= kind == OFFSET;
+        stamped |= kind == DUE;
         ending |= kind == PLACED;
         at += MARKER_BYTES;
     }
@@ -312,10 +314,11 @@ static void sign(int template, char *signature, const char *body, size_t body_by
 }
 #endif
 
-static void put_frame(int template, int opaque, uint64_t due)
+/* Writes a frame and returns its length. */
+static size_t put_frame(char *start, int template, int opaque, uint64_t due)
 {
     struct template *t = &templates[template];
-    char *start = out + out_to, *signature = NULL;
+    char *signature = NULL;
     uint32_t number = last_number;
     size_t bytes = fill(t, start, opaque, due, &last_number, &signature) - start;
     /* What changes its length stands in the header. */
@@ -328,24 +331,63 @@ static void put_frame(int template, int opaque, uint64_t due)
 #else
     (void)number;
 #endif
-    out_to += bytes;
+    return bytes;
 }
 
-static void ask(int template, uint64_t due)
+static int next_opaque(void)
 {
     do
         last_opaque = last_opaque == INT32_MAX ? 1 : last_opaque + 1;
     while (ring[last_opaque % RING].opaque);
-    put_frame(template, last_opaque, due);
+    return last_opaque;
+}
+
+static void note_sent(int template, int opaque, size_t bytes, uint64_t due)
+{
+    out_to += bytes;
     if (oneway)
         return;
-    ring[last_opaque % RING] = (struct sent){last_opaque, template, due};
+    ring[opaque % RING] = (struct sent){opaque, template, due};
     in_flight++;
+}
+
+static void ask(int template, uint64_t due)
+{
+    int opaque = next_opaque();
+    note_sent(template, opaque, put_frame(out + out_to, template, opaque, due), due);
+}
+
+/* Signing takes as long as the rest of a frame. It is done while answers are awaited, or the server would wait for it. */
+static struct stocked { int opaque, template; size_t bytes; char *frame; } stock[STOCK_MAX];
+static int stock_first, stock_count;
+
+static void fill_stock(size_t frame_bytes_max, int wanted)
+{
+    for (; stock_count < wanted; stock_count++) {
+        struct stocked *place = &stock[(stock_first + stock_count) % STOCK_MAX];
+        if (!place->frame)
+            place->frame = malloc(frame_bytes_max);
+        place->opaque = next_opaque();
+        place->template = (int)((sent_count + stock_count) % template_count);
+        place->bytes = put_frame(place->frame, place->template, place->opaque, 0);
+    }
+}
+
+static void send_stocked(uint64_t due)
+{
+    struct stocked *place = &stock[stock_first];
+    memcpy(out + out_to, place->frame, place->bytes);
+    note_sent(place->template, place->opaque, place->bytes, due);
+    stock_first = (stock_first + 1) % STOCK_MAX;
+    stock_count--;
 }
 
 static void send_next(uint64_t due)
 {
-    ask(pulling ? idle[--idle_count] : (int)(sent_count % (template_count - ending)), due);
+    if (stock_count)
+        send_stocked(due);
+    else
+        ask(pulling ? idle[--idle_count] : (int)(sent_count % (template_count - ending)), due);
     sent_count++;
     acknowledged += oneway;
     measured += oneway && is_measuring();
@@ -725,6 +767,8 @@ static void run(char **arguments, int count)
             break;
         if (oneway && is_written && !ended && !(rate > 0))
             continue;
+        if (texts && !(pulling || oneway || stamped || ending || rate > 0) && is_more)
+            fill_stock(frame_bytes_max, window < STOCK_MAX ? window : STOCK_MAX);
         bool has_room = is_written && in_flight < window && is_more;
         wait_for_answers(connection, rate > 0 && has_room ? due_at(start, rate, sent_count) : 0);
     }
