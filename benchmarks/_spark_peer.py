@@ -31,7 +31,7 @@ from benchmarks.peers.java import (
     driver_classpath,
     fetch_jars,
 )
-from skylark.arrow.batch_elements import encode_elements, property_texts, text_values
+from skylark.arrow.batch_elements import encode_elements
 from skylark.pipelines.cluster_client import ClusterClient
 from skylark.pipelines.row_sender import PlainRows, RowSender
 from skylark.pipelines.schema import columns_schema
@@ -319,8 +319,7 @@ def _feed(namesrv: str, topic: str, body_bytes: int, seconds: float) -> None:
         started = time.monotonic()
         for burst in range(round(seconds / LIVE_BURST_S)):
             time.sleep(max(started + burst * LIVE_BURST_S - time.monotonic(), 0))
-            keys = text_values(pa.array(sender.next_unique_keys(rows)))
-            elements = encode_elements(bodies, property_texts([("UNIQ_KEY", keys)], rows))
+            elements = encode_elements(bodies, sender.next_unique_keys(rows))
             sender.send_encoded(PlainRows(topic, elements, range(rows), rows * body_bytes))
         sender.finish()
         cluster.close()

@@ -2,11 +2,13 @@
 
 The bytes equal those that a producer encodes message by message. `text_values` makes texts of any column,
 `property_texts` joins them to the properties of each row, and `encode_elements` adds the bodies.
+`unique_key_texts` makes the property that every message has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from typing import TypeAlias
 
@@ -16,7 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from skylark.arrow.record_layout import Bytes, Flags, Ints
-from skylark.model.message import KEY_SEPARATOR, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+from skylark.model.message import (
+    KEY_SEPARATOR,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    PROPERTY_UNIQUE_KEY,
+)
+from skylark.model.message_id import COUNTER_LIMIT
 from skylark.model.record import BATCH_ELEMENT, LENGTH
 
 _HEAD = np.dtype(
@@ -96,7 +104,31 @@ def property_texts(named: Sequence[tuple[str, Texts]], count: int) -> pa.Array:
             pieces.append(pc.if_else(pa.array(there), full, pa.scalar(b"", pa.binary())))
     if all(isinstance(piece, bytes) for piece in pieces):
         return pa.repeat(pa.scalar(b"".join(pieces), pa.binary()), count)
+    if len(pieces) == 1:
+        return pieces[0]
     return _joined(*pieces)
+
+
+def unique_key_texts(stems: Iterable[tuple[str, Sequence[int]]]) -> pa.Array:
+    """The property texts of unique keys, as `UniqueIds.stems` makes them."""
+    pieces: list[Bytes] = []
+    for stem, numbers in stems:
+        start = np.frombuffer(f"{PROPERTY_UNIQUE_KEY}{NAME_VALUE_SEPARATOR}{stem}".encode(), np.uint8)
+        texts = np.empty((len(numbers), len(start) + _digits().shape[1] + 1), np.uint8)
+        texts[:, : len(start)] = start
+        where = slice(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
+        texts[:, len(start) : -1] = _digits()[where]
+        texts[:, -1] = ord(PROPERTY_SEPARATOR)
+        pieces.append(texts)
+    rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return _fixed(rows.view(np.dtype((np.void, rows.shape[1]))).ravel())
+
+
+@cache
+def _digits() -> Bytes:
+    """The four hexadecimal digits of every number of a unique key."""
+    text = np.arange(COUNTER_LIMIT, dtype=">u2").tobytes().hex().upper().encode()
+    return np.frombuffer(text, np.uint8).reshape(COUNTER_LIMIT, -1)
 
 
 def map_items(column: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:

@@ -10,6 +10,7 @@ import ipaddress
 import itertools
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -47,15 +48,23 @@ class UniqueIds:
 
     def several(self, count: int, now_ms: int) -> list[str]:
         """Return `count` ids, at least one, at a fraction of the cost of `next`."""
+        made: list[str] = []
+        for stem, numbers in self.stems(count, now_ms):
+            digits = struct.pack(f">{len(numbers)}H", *numbers).hex(",", 2).upper()
+            made += f"{stem}{digits.replace(',', f',{stem}')}".split(",")
+        return made
+
+    def stems(self, count: int, now_ms: int) -> list[tuple[str, Sequence[int]]]:
+        """Reserve `count` ids, at least one: stems of equal length, each with numbers of four digits."""
         numbers = list(itertools.islice(self._counter, count))
         first, last = numbers[0], numbers[-1]
-        if first >> 16 != last >> 16 or last - first != count - 1:
-            # The counter wrapped around, or another thread used it in between.
-            return [f"{self._new_stem(now_ms, each >> 16)}{each & 0xFFFF:04X}" for each in numbers]
-        stem = self._new_stem(now_ms, first >> 16)
-        low = range(first & 0xFFFF, (last & 0xFFFF) + 1)
-        digits = struct.pack(f">{count}H", *low).hex(",", 2).upper()
-        return f"{stem}{digits.replace(',', f',{stem}')}".split(",")
+        if first >> 16 == last >> 16 and last - first == count - 1:
+            return [(self._new_stem(now_ms, first >> 16), range(first & 0xFFFF, (last & 0xFFFF) + 1))]
+        # The counter wrapped around, or another thread used it in between.
+        return [
+            (self._new_stem(now_ms, turn), [number & 0xFFFF for number in each])
+            for turn, each in itertools.groupby(numbers, lambda number: number >> 16)
+        ]
 
     def _new_stem(self, now_ms: int, turn: int) -> str:
         elapsed_ms = now_ms - self._month_ms & 0xFFFFFFFF

@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from skylark.arrow.batch_elements import unique_key_texts
 from skylark.client import retry
 from skylark.client.producer.queue_selectors import RoundRobin
 from skylark.client.session.routes import TopicRoute, limited
@@ -207,8 +210,9 @@ class RowSender:
     def next_unique_key(self) -> str:
         return self._ids.next(now_ms())
 
-    def next_unique_keys(self, count: int) -> list[str]:
-        return self._ids.several(count, now_ms())
+    def next_unique_keys(self, count: int) -> pa.Array:
+        """The property texts of new unique keys."""
+        return unique_key_texts(self._ids.stems(count, now_ms()))
 
     def send(self, message: OutMessage) -> None:
         """Queue a message; it is sent when its batch is full, and acknowledged after `finish`."""

@@ -71,6 +71,7 @@ from skylark.pipelines.options import (
     tls_server_name,
     tls_trusted,
 )
+from skylark.pipelines.planner import settle_worker
 from skylark.pipelines.row_sender import OutMessage, PlainRows, RowSender, is_batchable
 from skylark.pipelines.row_transactions import HALF, BatchTransaction, CommitTopic, SentHalves, Staged
 from skylark.protocol.bodies import MessageQueue
@@ -295,8 +296,8 @@ class RowReader:
             or options.rows_per_second
         )
 
-    def encoded(self, batch: pa.RecordBatch, new_keys: Callable[[int], list[str]]) -> Iterator[PlainRows]:
-        """Yield the rows of each topic in a batch of plain rows."""
+    def encoded(self, batch: pa.RecordBatch, new_keys: Callable[[int], pa.Array]) -> Iterator[PlainRows]:
+        """Yield the rows of each topic in a batch of plain rows; `new_keys` makes properties with keys."""
         if batch.nbytes > ENCODED_BYTES_MAX and batch.num_rows > 1:
             half = batch.num_rows // 2
             yield from self.encoded(batch.slice(0, half), new_keys)
@@ -307,7 +308,7 @@ class RowReader:
             bodies = text_values(rows.column("body"))
             body_bytes = value_bytes(bodies)
             _refuse(body_bytes == 0, numbers, "body", "has an empty body; a message needs at least one byte")
-            columns = [(PROPERTY_UNIQUE_KEY, text_values(pa.array(new_keys(rows.num_rows))))]
+            columns = [("", new_keys(rows.num_rows))]
             # Tags last: brokers then see at once that all rows have the same.
             for name, column in ((PROPERTY_KEYS, "keys"), (PROPERTY_TAGS, "tags")):
                 if column in self._names:
@@ -439,6 +440,7 @@ class _Writing:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
+        settle_worker()
         scope, batch_id = self.scope, "0"
         if query_id := context.getLocalProperty("sql.streaming.queryId"):
             scope = self.options.exactly_once_id or query_id
