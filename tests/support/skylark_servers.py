@@ -17,6 +17,8 @@ SMALL_STORE = {
     "maxHashSlotNum": 10_000,
     "maxIndexNum": 40_000,
 }
+VERSION = "V5_3_3"
+"""The release whose behaviour ours is, as brokers name it."""
 GREETING = ("skylark ", "store ", "metrics ", "try: skylark ", "     skylark ")
 SLOW_DISK = " append took "
 """What a store says on a machine that stood still for a second."""
@@ -25,7 +27,7 @@ SLOW_DISK = " append took "
 class SkylarkServers(commands.SkylarkServers):
     """`skylark serve`: a name server and a broker, everything they write below `directory`."""
 
-    version = "V5_3_3"
+    version = VERSION
 
     def __init__(self, directory: Path, settings: Mapping[str, str | int]) -> None:
         super().__init__(directory, {**SMALL_STORE, **settings})
@@ -37,6 +39,8 @@ class SkylarkServers(commands.SkylarkServers):
 
 class SkylarkBroker(commands.SkylarkCommand):
     """`skylark broker` with somebody else's name server."""
+
+    version = VERSION
 
     def __init__(self, directory: Path, name_server: str, settings: Mapping[str, str | int]) -> None:
         super().__init__(directory, {**SMALL_STORE, **settings})
