@@ -173,10 +173,6 @@ pack_element = BATCH_ELEMENT.pack
 Tail = tuple[int, bytes, bytes]
 """Bytes around body and unique key of a message in a batch: total length with the key, bytes before the key,
 bytes after it. Messages without properties of their own share one."""
-ELEMENT_PARTS = 5
-KEY_PART = 3
-"""Index of the unique key among the parts of an element: NO_KEY until all keys are filled in together."""
-NO_KEY = b""
 
 
 def _text(value: str) -> bytes:
@@ -274,9 +270,3 @@ def element_tail(before: bytes, key_bytes: int, after: bytes) -> Tail:
     properties_bytes = len(before) + key_bytes + len(after)
     length = LENGTH.pack(properties_bytes)
     return BATCH_ELEMENT.size + len(length) + properties_bytes, length + before, after
-
-
-def element_parts(body: bytes, flag: int, tail: Tail) -> tuple[bytes, ...]:
-    """Return the parts of a message in a batch; the key is filled in later."""
-    tail_bytes, before, after = tail
-    return pack_element(tail_bytes + len(body), 0, 0, flag, len(body)), body, before, NO_KEY, after

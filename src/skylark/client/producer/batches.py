@@ -13,7 +13,7 @@ from skylark.client.producer.queue_selectors import SendTarget
 from skylark.client.producer.send_receipt import SendReceipt
 from skylark.model.message import RETRY_TOPIC_PREFIX, Message
 from skylark.protocol.bodies import MessageQueue
-from skylark.protocol.frame_templates import NO_KEY, Tail, pack_element
+from skylark.protocol.frame_templates import Tail
 from skylark.settings.client import ProducerSettings
 
 BATCH_BYTES_MAX = 1_000_000
@@ -75,13 +75,13 @@ class _BatchSend(InFlightSend):
 class _OpenBatch:
     """A batch that still accepts messages."""
 
-    __slots__ = ("bytes", "futures", "messages", "parts", "plain", "timer")
+    __slots__ = ("bytes", "futures", "messages", "plain", "tails", "timer")
 
     def __init__(self, timer: asyncio.TimerHandle, plain: Tail) -> None:
         self.timer = timer
         self.plain = plain  # for messages without properties
         self.messages: list[Message] = []
-        self.parts: list[bytes] = []
+        self.tails: list[Tail] = []
         self.futures: list[asyncio.Future[SendReceipt]] = []
         self.bytes = 0
 
@@ -124,16 +124,20 @@ class Accumulator:
             or (type(message) is not Message and isinstance(message, SystemMessage))
         ):
             return None
-        tail, flag = batch.plain, message.flag
-        if message.tags or message.keys or message.properties or flag or message.sharding_key is not None:
+        tail = batch.plain
+        if (
+            message.tags
+            or message.keys
+            or message.properties
+            or message.flag
+            or message.sharding_key is not None
+        ):
             tail = self._sender.encoder.tail(message)
-        tail_bytes, before, after = tail
-        body_bytes = len(body)
-        size = body_bytes + tail_bytes
-        batch.parts += (pack_element(size, 0, 0, flag, body_bytes), body, before, NO_KEY, after)
         batch.messages.append(message)
+        batch.tails.append(tail)
         future = self._new_future()
         batch.futures.append(future)
+        size = len(body) + tail[0]
         batch.bytes += size
         self._pending_bytes += size
         if batch.bytes >= self._bytes_max:
@@ -168,9 +172,9 @@ class Accumulator:
         encoder = self._sender.encoder
         send = _BatchSend(
             self._sender,
-            encoder.join(batch.messages, batch.parts)
+            encoder.join(batch.messages, batch.tails)
             if len(batch.messages) > 1
-            else encoder.single(batch.messages[0], batch.parts),
+            else encoder.single(batch.messages[0], batch.tails[0]),
             self._loop.time(),
             SendTarget(key[1]),
         )

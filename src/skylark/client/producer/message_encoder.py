@@ -38,11 +38,12 @@ from skylark.model.names import UNSENDABLE_TOPICS, group_name_error, topic_name_
 from skylark.model.record import LENGTH, split_batch
 from skylark.model.tag_expression import JAVA_BLANKS
 from skylark.protocol.command import Buffer
-from skylark.protocol.frame_templates import ELEMENT_PARTS, KEY_PART, Tail, element_parts, element_tail
+from skylark.protocol.frame_templates import Tail, element_tail, pack_element
 from skylark.settings.client import ProducerSettings
 
 _FLAG_RANGE = range(-(1 << 31), 1 << 31)
 _UTF8_BYTES_MAX = 4  # of one character
+_ELEMENT_PARTS = 5  # of a message in a batch: head, body, properties before the unique key, key, and after it
 UNSAFE_TEXT = re.compile("[\0\x01\x02]")
 UNSAFE_REASON = "tags, keys and properties must not contain \\x00, \\x01 or \\x02"
 
@@ -123,8 +124,9 @@ class EncodedBatch(msgspec.Struct, frozen=True):
         suffix = added.encode(errors="replace")
         parts: list[bytes] = []
         for element in split_batch(memoryview(self.body)):
-            tail = _tail(self.topic, bytes(element.properties) + suffix, 0, b"")
-            parts += element_parts(bytes(element.body), element.flag, tail)
+            tail_bytes, text, _ = _tail(self.topic, bytes(element.properties) + suffix, 0, b"")
+            body = bytes(element.body)
+            parts += (pack_element(len(body) + tail_bytes, 0, 0, element.flag, len(body)), body, text)
         return b"".join(parts), self.properties
 
 
@@ -185,10 +187,7 @@ class MessageEncoder:
 
         Raises BadMessage, also for a batch that is too large, BadName, MessageTooLarge.
         """
-        parts: list[bytes] = []
-        for message in messages:
-            parts += element_parts(message.body, message.flag, self.tail(message))
-        batch = self.join(messages, parts)
+        batch = self.join(messages, [self.tail(message) for message in messages])
         bytes_max = self.settings.message_bytes_max
         if len(batch.body) > bytes_max:
             raise BadMessage(
@@ -211,22 +210,21 @@ class MessageEncoder:
         except UnicodeEncodeError as error:
             raise not_unicode(topic, error) from None
 
-    def join(self, messages: Sequence[Message], parts: list[bytes]) -> EncodedBatch:
-        """Return a batch of the messages' parts (see `element_parts`), with unique keys filled in."""
+    def join(self, messages: Sequence[Message], tails: Sequence[Tail]) -> EncodedBatch:
+        """Return a batch of messages and their tails, with unique keys filled in."""
         *keys, own_key = self.keys.several(len(messages) + 1)
-        parts[KEY_PART::ELEMENT_PARTS] = ",".join(keys).encode().split(b",")
         wait = "true" if messages[0].wait_for_store else "false"
         properties = property_text([(PROPERTY_UNIQUE_KEY, own_key), (PROPERTY_WAIT, wait)])
         topic = with_namespace(self.namespace, messages[0].topic)
-        return EncodedBatch(messages, keys, topic, b"".join(parts), properties)
+        return EncodedBatch(messages, keys, topic, _elements(messages, tails, keys), properties)
 
-    def single(self, message: Message, parts: Sequence[bytes]) -> EncodedMessage:
+    def single(self, message: Message, tail: Tail) -> EncodedMessage:
         """Return the only message of a batch as a single message."""
         key = self.keys.next()
-        _, body, before, _, after = parts
+        _, before, after = tail
         properties = f"{before[LENGTH.size :].decode()}{key}{after.decode()}"
         topic = with_namespace(self.namespace, message.topic)
-        return EncodedMessage(message, topic, body, 0, properties, key, message.flag)
+        return EncodedMessage(message, topic, message.body, 0, properties, key, message.flag)
 
     def _check(self, topic: str, body: bytes) -> None:
         """Raises BadName, BadMessage, MessageTooLarge."""
@@ -396,6 +394,29 @@ def _check_text(topic: str, text: str) -> None:
     # Printable text holds no separators; only other text is searched.
     if not text.isprintable() and UNSAFE_TEXT.search(text):
         raise BadMessage(topic, UNSAFE_REASON)
+
+
+def _elements(messages: Sequence[Message], tails: Sequence[Tail], keys: Sequence[str]) -> bytes:
+    """Return the messages of a batch, encoded by columns."""
+    count = len(messages)
+    bodies = [message.body for message in messages]
+    sizes = list(map(len, bodies))
+    flags = [message.flag for message in messages]
+    tail_bytes, before, after = tails[0]
+    befores, afters = [before] * count, [after] * count
+    if all(column.count(column[0]) == count for column in (sizes, flags, tails)):  # the frequent case
+        heads = [pack_element(sizes[0] + tail_bytes, 0, 0, flags[0], sizes[0])] * count
+    else:
+        befores, afters = [each[1] for each in tails], [each[2] for each in tails]
+        heads = [
+            pack_element(size + tail_bytes, 0, 0, flag, size)
+            for size, flag, (tail_bytes, _, _) in zip(sizes, flags, tails, strict=True)
+        ]
+    parts = [b""] * (_ELEMENT_PARTS * count)
+    columns = (heads, bodies, befores, ",".join(keys).encode().split(b","), afters)
+    for number, column in enumerate(columns):
+        parts[number::_ELEMENT_PARTS] = column
+    return b"".join(parts)
 
 
 def _tail(topic: str, before: bytes, key_bytes: int, after: bytes) -> Tail:

@@ -14,7 +14,6 @@ from skylark.model.body import decompress
 from skylark.model.message import PROPERTIES_BYTES_MAX, Message, decode_properties
 from skylark.model.record import split_batch
 from skylark.model.tag_expression import JAVA_BLANKS
-from skylark.protocol.frame_templates import element_parts
 from skylark.settings.client import Compression, ProducerSettings
 from tests.unit.client.keys import GivenKeys
 
@@ -117,8 +116,7 @@ def test_members_of_a_batch_are_not_compressed() -> None:
 def test_a_batch_of_one_that_goes_alone_is_as_any_other() -> None:
     message = Message("t", b"x", tags="A", keys=["k"], properties={"p": "v"}, flag=7)
     made = encoder()
-    parts = element_parts(message.body, message.flag, made.tail(message))
-    assert made.single(message, parts) == made.encode(message)
+    assert made.single(message, made.tail(message)) == made.encode(message)
 
 
 @pytest.mark.parametrize(
