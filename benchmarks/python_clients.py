@@ -40,6 +40,7 @@ EXPECTED = {
     ("consume-arrow", "consume"): 2.0,
     ("send-many", "send-many"): 1.0,
     ("send-arrow", "send-many"): 1.0,
+    ("send-arrow-batch", "send-many"): 1.5,
     ("send-1", "send-1"): 1.0,
 }
 """By our cell and the cell of confluent-kafka: how many times its rate ours shall be."""

@@ -349,6 +349,7 @@ PYTHON_CLIENTS = ("skylark", "confluent-kafka", "aiokafka", "nats-py")
 PYTHON_ROWS = (
     ("send, one after the other", "send-1", "send-1"),
     ("send, many in flight, each message acknowledged", "send-many", "send-many"),
+    ("the same, to a topic of type BatchCQ", "send-many-batch", "send-many"),
     ("send Arrow tables, each row acknowledged", "send-arrow", "send-many"),
     ("the same, to a topic of type BatchCQ", "send-arrow-batch", "send-many"),
     ("consume, 1,000 at once", "consume", "consume"),

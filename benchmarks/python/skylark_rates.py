@@ -34,6 +34,7 @@ from benchmarks.python.client_rates import (
     serve,
 )
 from skylark import (
+    Admin,
     ConsumeFrom,
     Message,
     Producer,
@@ -48,6 +49,8 @@ from skylark import (
 
 COLUMNS = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 TABLE_ROWS = 16_384
+BATCH_TOPIC = "batched"
+PARTITIONS = 4
 CONSUME_TIMEOUT_S = 120
 FIRST = ConsumeFrom.FIRST_OFFSET
 
@@ -63,6 +66,8 @@ class Skylark(Client):
         self._table = pa.record_batch({"body": pa.array([body] * TABLE_ROWS, pa.binary())})
         backlog = pa.record_batch({"body": pa.array([body] * BACKLOG, pa.binary())})
         self._producer.send_arrow(backlog, topic=BACKLOG_TOPIC, body="body").check()
+        with Admin(namesrv=address) as admin:
+            admin.topics.create(BATCH_TOPIC, queues=PARTITIONS, attributes={"queue.type": "BatchCQ"})
 
     def stop(self) -> None:
         self._producer.stop()
@@ -70,8 +75,10 @@ class Skylark(Client):
     def cells(self) -> dict[str, Cell]:
         return {
             "send-1": self._one,
-            "send-many": lambda seconds: uvloop.run(self._many(seconds)),
-            "send-arrow": self._arrow,
+            "send-many": lambda seconds: uvloop.run(self._many(seconds, TOPIC)),
+            "send-many-batch": lambda seconds: uvloop.run(self._many(seconds, BATCH_TOPIC)),
+            "send-arrow": lambda seconds: self._arrow(seconds, TOPIC),
+            "send-arrow-batch": lambda seconds: self._arrow(seconds, BATCH_TOPIC),
             "consume": lambda _: uvloop.run(self._push(PULLED, read=False)),
             "consume-read": lambda _: uvloop.run(self._push(PULLED, read=True)),
             "consume-32": lambda _: uvloop.run(self._push(FEW, read=False)),
@@ -89,7 +96,7 @@ class Skylark(Client):
 
         return repeated(step, seconds)
 
-    async def _many(self, seconds: float) -> Result:
+    async def _many(self, seconds: float, topic: str) -> Result:
         settings = ProducerSettings(batching=True, in_flight_max=1 << 14, send_timeout_ms=30_000)
         async with aio.Producer("asyncio", namesrv=self._address, settings=settings) as producer:
             watch, count = Watch(), 0
@@ -97,7 +104,7 @@ class Skylark(Client):
             waiting: deque[asyncio.Future[Any]] = deque()
             while time.perf_counter() < end:
                 for _ in range(BURST):
-                    waiting.append(await producer.submit(Message(TOPIC, self._body)))
+                    waiting.append(await producer.submit(Message(topic, self._body)))
                 count += BURST
                 while len(waiting) >= GATHERED:
                     await waiting.popleft()
@@ -105,9 +112,9 @@ class Skylark(Client):
                 await waiting.popleft()
             return watch.result(count)
 
-    def _arrow(self, seconds: float) -> Result:
+    def _arrow(self, seconds: float, topic: str) -> Result:
         def step() -> int:
-            sent = self._producer.send_arrow(self._table, topic=TOPIC, body="body")
+            sent = self._producer.send_arrow(self._table, topic=topic, body="body")
             sent.check()
             return len(sent)
 

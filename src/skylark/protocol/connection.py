@@ -282,12 +282,11 @@ class Connection(Generic[W]):
     def pending_requests(self) -> int:
         return len(self._pending)
 
-    def expect_reply(self, command: RemotingCommand, waiter: W) -> None:
-        """Assign an opaque to a request and register its waiter. Raises LocalProtocolError at the limit."""
-        command.opaque = self.reserve_opaque(waiter)
-
     def reserve_opaque(self, waiter: W) -> int:
-        """Return the opaque for a request to be sent and register its waiter. Raises LocalProtocolError."""
+        """Return the opaque for a request to be sent, and register its waiter.
+
+        Raises LocalProtocolError if too many are pending.
+        """
         if len(self._pending) >= self.limits.pending_requests_max:
             raise LocalProtocolError(f"too many pending requests on this connection: {len(self._pending)}")
         opaque = self._next_opaque

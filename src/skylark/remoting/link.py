@@ -118,20 +118,27 @@ class Link(asyncio.Protocol):
         """
         if self.is_closed:
             raise ConnectionLost(self.address, "already closed")
-        command = request.to_command()
-        command.language = self.language
         waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self._codec.expect_reply(command, waiter)
+        opaque = self._codec.reserve_opaque(waiter)
         try:
             async with asyncio.timeout(timeout_s):
                 await self.wait_writable()
-                self.write(*self._encode_request(command))
+                self.write(*self._frame(request, opaque))
                 reply = await waiter
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
         finally:
-            self._codec.take_waiter(command.opaque)
+            self._codec.take_waiter(opaque)
         return request.result(reply)
+
+    def _frame(self, request: Request[Any], opaque: int) -> list[Buffer]:
+        """Return the parts of a request's frame. Some requests have a faster way to one without signature."""
+        if self._encode_request is encode and self.language == CLIENT_LANGUAGE:
+            return request.frame(opaque)
+        command = request.to_command()
+        command.language = self.language
+        command.opaque = opaque
+        return self._encode_request(command)
 
     async def wait_writable(self) -> None:
         """Wait until the write buffer has drained."""

@@ -150,7 +150,7 @@ def test_answers_find_who_waits_in_any_order_and_once() -> None:
     connection: Connection[str] = Connection()
     commands = [RemotingCommand(code=1) for _ in range(3)]
     for name, command in zip("abc", commands, strict=True):
-        connection.expect_reply(command, name)
+        command.opaque = connection.reserve_opaque(name)
     assert len({command.opaque for command in commands}) == 3
     assert connection.pending_requests == 3
     assert connection.take_waiter(commands[2].opaque) == "c"
@@ -163,22 +163,22 @@ def test_answers_find_who_waits_in_any_order_and_once() -> None:
 def test_too_many_pending_requests() -> None:
     connection: Connection[int] = Connection(Limits(pending_requests_max=2))
     first = RemotingCommand(code=1)
-    connection.expect_reply(first, 1)
-    connection.expect_reply(RemotingCommand(code=1), 2)
+    first.opaque = connection.reserve_opaque(1)
+    connection.reserve_opaque(2)
     with pytest.raises(LocalProtocolError):
-        connection.expect_reply(RemotingCommand(code=1), 3)
+        connection.reserve_opaque(3)
     connection.take_waiter(first.opaque)
-    connection.expect_reply(RemotingCommand(code=1), 3)
+    connection.reserve_opaque(3)
 
 
 def test_opaques_wrap_and_skip_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     connection: Connection[int] = Connection()
     held = RemotingCommand(code=1)
-    connection.expect_reply(held, 0)
+    held.opaque = connection.reserve_opaque(0)
     assert held.opaque == 0
     monkeypatch.setattr(connection, "_next_opaque", (1 << 31) - 1)
     last, wrapped = RemotingCommand(code=1), RemotingCommand(code=1)
-    connection.expect_reply(last, 1)
-    connection.expect_reply(wrapped, 2)
+    last.opaque = connection.reserve_opaque(1)
+    wrapped.opaque = connection.reserve_opaque(2)
     assert last.opaque == (1 << 31) - 1
     assert wrapped.opaque == 1

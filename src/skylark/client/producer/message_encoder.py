@@ -404,7 +404,8 @@ def _elements(messages: Sequence[Message], tails: Sequence[Tail], keys: Sequence
     flags = [message.flag for message in messages]
     tail_bytes, before, after = tails[0]
     befores, afters = [before] * count, [after] * count
-    if all(column.count(column[0]) == count for column in (sizes, flags, tails)):  # the frequent case
+    is_alike = sizes.count(sizes[0]) == flags.count(flags[0]) == tails.count(tails[0]) == count
+    if is_alike:  # the frequent case
         heads = [pack_element(sizes[0] + tail_bytes, 0, 0, flags[0], sizes[0])] * count
     else:
         befores, afters = [each[1] for each in tails], [each[2] for each in tails]
