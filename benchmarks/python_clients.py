@@ -38,7 +38,7 @@ PROGRAMS = Path(__file__).parent / "python"
 EXPECTED = {
     ("consume", "consume"): 1.2,
     ("consume-arrow", "consume"): 2.0,
-    ("send-many", "send-many"): 1.0,
+    ("send-posts", "send-many"): 1.0,
     ("send-arrow", "send-many"): 1.0,
     ("send-arrow-batch", "send-many"): 1.5,
     ("send-1", "send-1"): 1.0,

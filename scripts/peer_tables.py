@@ -348,8 +348,9 @@ def clients(found: ProgramResult) -> str:
 PYTHON_CLIENTS = ("skylark", "confluent-kafka", "aiokafka", "nats-py")
 PYTHON_ROWS = (
     ("send, one after the other", "send-1", "send-1"),
-    ("send, many in flight, each message acknowledged", "send-many", "send-many"),
-    ("the same, to a topic of type BatchCQ", "send-many-batch", "send-many"),
+    ("send, many in flight, a callback for each message", "send-posts", "send-many"),
+    ("the same, to a topic of type BatchCQ", "send-posts-batch", "send-many"),
+    ("the same, a future for each message", "send-many", "send-many"),
     ("send Arrow tables, each row acknowledged", "send-arrow", "send-many"),
     ("the same, to a topic of type BatchCQ", "send-arrow-batch", "send-many"),
     ("consume, 1,000 at once", "consume", "consume"),

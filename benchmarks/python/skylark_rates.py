@@ -44,12 +44,14 @@ from skylark import (
     PushConsumer,
     PushConsumerSettings,
     ReceivedMessage,
+    SendReceipt,
     aio,
 )
 
 COLUMNS = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 TABLE_ROWS = 16_384
 BATCH_TOPIC = "batched"
+POSTED = 100_000  # librdkafka's limit
 PARTITIONS = 4
 CONSUME_TIMEOUT_S = 120
 FIRST = ConsumeFrom.FIRST_OFFSET
@@ -75,8 +77,9 @@ class Skylark(Client):
     def cells(self) -> dict[str, Cell]:
         return {
             "send-1": self._one,
-            "send-many": lambda seconds: uvloop.run(self._many(seconds, TOPIC)),
-            "send-many-batch": lambda seconds: uvloop.run(self._many(seconds, BATCH_TOPIC)),
+            "send-many": lambda seconds: uvloop.run(self._many(seconds)),
+            "send-posts": lambda seconds: uvloop.run(self._posts(seconds, TOPIC)),
+            "send-posts-batch": lambda seconds: uvloop.run(self._posts(seconds, BATCH_TOPIC)),
             "send-arrow": lambda seconds: self._arrow(seconds, TOPIC),
             "send-arrow-batch": lambda seconds: self._arrow(seconds, BATCH_TOPIC),
             "consume": lambda _: uvloop.run(self._push(PULLED, read=False)),
@@ -96,21 +99,51 @@ class Skylark(Client):
 
         return repeated(step, seconds)
 
-    async def _many(self, seconds: float, topic: str) -> Result:
+    def _batching(self) -> aio.Producer:
         settings = ProducerSettings(batching=True, in_flight_max=1 << 14, send_timeout_ms=30_000)
-        async with aio.Producer("asyncio", namesrv=self._address, settings=settings) as producer:
+        return aio.Producer("asyncio", namesrv=self._address, settings=settings)
+
+    async def _many(self, seconds: float) -> Result:
+        """Each message has its future."""
+        async with self._batching() as producer:
             watch, count = Watch(), 0
             end = time.perf_counter() + seconds
             waiting: deque[asyncio.Future[Any]] = deque()
             while time.perf_counter() < end:
                 for _ in range(BURST):
-                    waiting.append(await producer.submit(Message(topic, self._body)))
+                    waiting.append(await producer.submit(Message(TOPIC, self._body)))
                 count += BURST
                 while len(waiting) >= GATHERED:
                     await waiting.popleft()
             while waiting:
                 await waiting.popleft()
             return watch.result(count)
+
+    async def _posts(self, seconds: float, topic: str) -> Result:
+        """Each message has its callback, and as many are in flight as `confluent-kafka` takes."""
+        done, sent = 0, 0
+
+        def on_outcome(message: Message, outcome: SendReceipt | Exception) -> None:
+            nonlocal done
+            if isinstance(outcome, Exception):
+                raise outcome
+            done += 1
+
+        async with self._batching() as producer:
+            watch = Watch()
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                for _ in range(BURST):
+                    while not producer.post(Message(topic, self._body), on_outcome):
+                        await producer.drain()
+                sent += BURST
+                await producer.drain()
+                while sent - done >= POSTED:
+                    await producer.drain()
+            await producer.flush()
+            while done < sent:
+                await producer.drain()
+            return watch.result(done)
 
     def _arrow(self, seconds: float, topic: str) -> Result:
         def step() -> int:

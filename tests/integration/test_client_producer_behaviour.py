@@ -526,6 +526,90 @@ async def test_gathering_waits_for_room_too(one: Cluster) -> None:
     assert {each.body for each in await one.stored(TOPIC)} == {b"body %d" % number for number in range(100)}
 
 
+class Outcomes:
+    """Receives what becomes of posted messages."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[Message, SendReceipt | Exception]] = []
+
+    def take(self, message: Message, outcome: SendReceipt | Exception) -> None:
+        self.found.append((message, outcome))
+
+
+@pytest.mark.parametrize("batching", [False, True])
+async def test_a_posted_message_is_passed_to_its_function_with_its_receipt(
+    one: Cluster, batching: bool
+) -> None:
+    outcomes = Outcomes()
+    settings = ProducerSettings(batching=batching, send_timeout_ms=60_000)
+    sent = [message(number) for number in range(200)]
+    sent += [message(200, sharding_key="s"), message(201, delay_level=1), message(202, tags="t")]
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
+        for each in sent:
+            assert producer.post(each, outcomes.take)
+        await producer.drain()
+        for bad in (Message(TOPIC, b""), message(tags="a\x02b"), "text"):
+            with pytest.raises(BadMessage):
+                producer.post(bad, outcomes.take)  # type: ignore[arg-type]
+    assert len(outcomes.found) == len(sent), "the end of the producer waits for them"
+    assert {id(each) for each, _ in outcomes.found} == {id(each) for each in sent}
+    stored = {offset_id(each): each.body for each in await one.stored(TOPIC)}
+    for each, receipt in outcomes.found:
+        assert isinstance(receipt, SendReceipt)
+        assert each.delay_level or stored[receipt.offset_message_id] == each.body
+    proxy = one.proxies["broker-a"]
+    assert len(proxy.asked(SEND)) == (2 if batching else len(sent))
+
+
+async def test_errors_are_passed_to_the_functions_of_posted_messages(one: Cluster) -> None:
+    one.proxies["broker-a"].is_silent = True
+    outcomes = Outcomes()
+    settings = ProducerSettings(batching=True, send_timeout_ms=100)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings, client=IMPATIENT) as producer:
+        for number in range(5):
+            assert producer.post(message(number), outcomes.take)
+        await until(lambda: len(outcomes.found) == 5)
+        one.proxies["broker-a"].cut()
+    assert [type(outcome) for _, outcome in outcomes.found] == [SendFailed] * 5
+    with pytest.raises(ClientClosed):
+        producer.post(message(), outcomes.take)
+
+
+async def test_a_function_that_fails_does_not_keep_others_from_their_outcomes(
+    one: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = Outcomes()
+
+    def fail(message: Message, outcome: SendReceipt | Exception) -> None:
+        raise ValueError("of the function")
+
+    settings = ProducerSettings(batching=True)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
+        for number in range(6):
+            assert producer.post(message(number), fail if number % 2 else outcomes.take)
+    assert len(outcomes.found) == 3
+    assert caplog.text.count("function of a posted message failed") == 3
+
+
+async def test_too_many_posted_messages_are_not_taken_until_there_is_room(one: Cluster) -> None:
+    one.proxies["broker-a"].is_silent = True
+    outcomes = Outcomes()
+    settings = ProducerSettings(batching=True, batch_bytes_max=1000, in_flight_max=2, send_timeout_ms=60_000)
+    async with aio.Producer("PG", namesrv=one.namesrv, settings=settings) as producer:
+        taken = 0
+        while producer.post(message(taken), outcomes.take):
+            taken += 1
+        draining = asyncio.ensure_future(producer.drain())
+        await until(lambda: len(one.proxies["broker-a"].asked(BATCH)) == 2)
+        assert (producer.sender.in_flight, draining.done(), outcomes.found) == (2, False, [])
+        one.proxies["broker-a"].is_silent = False
+        one.proxies["broker-a"].cut()
+        await draining
+        assert producer.post(message(taken), outcomes.take)
+    assert {each.body for each in await one.stored(TOPIC)} == {b"body %d" % n for n in range(taken + 1)}
+    assert len(outcomes.found) == taken + 1
+
+
 async def test_hooks_see_what_was_gathered_and_may_add_to_it(one: Cluster) -> None:
     class Adding(SendHook):
         seen: list[list[bytes]] = []  # noqa: RUF012 (of this one test)

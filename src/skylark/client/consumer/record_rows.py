@@ -57,7 +57,7 @@ def record_rows(
     queue: MessageQueue, subscription: TopicSubscription, queue_offset: int, result: PullResult
 ) -> RecordRows:
     """`DecodeRows` of undecoded records. Raises CorruptRecord."""
-    data = bytes(result.records)
+    data = result.records
     sizes = unit_sizes(result.units, len(data)) if result.units else None
     records = locate(data, record_starts(data) if sizes is None else np.cumsum(sizes) - sizes, sizes)
     if records.bad.any():

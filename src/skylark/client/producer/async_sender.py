@@ -11,8 +11,9 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from skylark.client.producer.message_encoder import EncodedBatch, EncodedMessage, MessageEncoder
@@ -175,6 +176,7 @@ class AsyncSender:
         self._session = session
         self.settings = settings
         self._loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self._loop)
         self._tasks = Tasks()
         self._topics: dict[str, SendTopic] = {}
         self._sends: dict[InFlightSend, None] = {}
@@ -232,7 +234,7 @@ class AsyncSender:
 
         Waits only while too much is in flight. Raises SendFailed if there is no room in time.
         """
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future = self.new_future()
         send = _FutureSend(self, encoded, self._loop.time(), target, timeout_ms)
         send.future = future
         if self.policy.hooks:
@@ -451,10 +453,26 @@ class AsyncSender:
         timeout_ms = round((self._loop.time() - send.tried_at) * 1000)
         return RequestTimeout(send.address, _REQUEST, timeout_ms)
 
+    def now(self) -> float:
+        """The loop's time, that of deadlines."""
+        return self._loop.time()
+
     @property
     def is_crowded(self) -> bool:
         """Whether other sends wait for room already."""
         return bool(self._room_waiters)
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether a message may be sent now, without overtaking others that wait for room."""
+        return not self._room_waiters and self.has_room(1)
+
+    async def drain(self) -> None:
+        """Let the loop work, and wait until `takes_more`. Raises SendFailed after the timeout of a send."""
+        await asyncio.sleep(0)
+        if not self.takes_more:
+            deadline = self._loop.time() + self.settings.send_timeout_ms / 1000
+            await self.wait_for_room("", 1, deadline)
 
     def has_room(self, message_bytes: int) -> bool:
         """Return whether a message may be sent now; a large one always may if nothing else is in flight."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
-from functools import partial
+from typing import Generic, TypeVar
 
 from skylark.client.producer.async_sender import AsyncSender, InFlightSend
 from skylark.client.producer.message_encoder import SystemMessage
@@ -15,6 +16,12 @@ from skylark.model.message import RETRY_TOPIC_PREFIX, Message
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.frame_templates import Tail
 from skylark.settings.client import ProducerSettings
+
+log = logging.getLogger(__name__)
+
+OutcomeT = TypeVar("OutcomeT")
+OnOutcome = Callable[[Message, SendReceipt | Exception], None]
+"""Called with a message, and its receipt or the error of its send."""
 
 BATCH_BYTES_MAX = 1_000_000
 MESSAGE_OVERHEAD_BYTES = 20
@@ -52,63 +59,91 @@ def split_into_batches(
         yield batch
 
 
-class _BatchSend(InFlightSend):
-    """A batch in flight, with one future per message."""
+class GatheredSend(InFlightSend, Generic[OutcomeT]):
+    """Messages of one request in flight, with an outcome for each."""
 
-    futures: list[asyncio.Future[SendReceipt]]
+    outcomes: list[OutcomeT]
+
+
+class SubmittedSend(GatheredSend[asyncio.Future[SendReceipt]]):
+    """The outcomes are futures."""
 
     @property
     def is_abandoned(self) -> bool:
-        return all(future.cancelled() for future in self.futures)
+        return all(future.cancelled() for future in self.outcomes)
 
     def deliver(self, receipts: list[SendReceipt]) -> None:
-        for future, receipt in zip(self.futures, receipts, strict=True):
+        for future, receipt in zip(self.outcomes, receipts, strict=True):
             if not future.done():
                 future.set_result(receipt)
 
     def fail(self, error: Exception) -> None:
-        for future in self.futures:
+        for future in self.outcomes:
             if not future.done():
                 future.set_exception(error)
 
 
-class _OpenBatch:
+class PostedSend(GatheredSend[OnOutcome]):
+    """The outcomes are functions to call."""
+
+    @property
+    def is_abandoned(self) -> bool:
+        return False
+
+    def deliver(self, receipts: list[SendReceipt]) -> None:
+        self._call_all(receipts)
+
+    def fail(self, error: Exception) -> None:
+        self._call_all([error] * len(self.outcomes))
+
+    def _call_all(self, results: Sequence[SendReceipt | Exception]) -> None:
+        for message, result, call in zip(self.encoded.messages, results, self.outcomes, strict=True):
+            try:
+                call(message, result)
+            except Exception:
+                log.exception("function of a posted message failed topic=%s", message.topic)
+
+
+class _OpenBatch(Generic[OutcomeT]):
     """A batch that still accepts messages."""
 
-    __slots__ = ("bytes", "futures", "messages", "plain", "tails", "timer")
+    __slots__ = ("bytes", "messages", "outcomes", "plain", "tails", "timer")
 
     def __init__(self, timer: asyncio.TimerHandle, plain: Tail) -> None:
         self.timer = timer
         self.plain = plain  # for messages without properties
         self.messages: list[Message] = []
         self.tails: list[Tail] = []
-        self.futures: list[asyncio.Future[SendReceipt]] = []
+        self.outcomes: list[OutcomeT] = []
         self.bytes = 0
 
 
-class Accumulator:
-    """Accumulates messages for the same queue and sends them as one batch; each has its future and receipt.
+class Accumulator(Generic[OutcomeT]):
+    """Accumulates messages for the same queue and sends them as one batch; each has its outcome.
 
     A message is checked when it is added. Unique keys and frames are made once per batch, which is why this
     costs much less than single sends.
     """
 
-    def __init__(self, sender: AsyncSender, settings: ProducerSettings) -> None:
+    def __init__(
+        self, sender: AsyncSender, settings: ProducerSettings, kind: type[GatheredSend[OutcomeT]]
+    ) -> None:
+        """`kind` decides what becomes of outcomes."""
         self._sender = sender
         self._settings = settings
+        self._kind = kind
         # Half of the limit: the last message may exceed the batch size, and brokers refuse larger batches.
         self._bytes_max = min(settings.batch_bytes_max, settings.message_bytes_max // 2)
         self._pending_bytes_max = settings.batch_pending_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._new_future: Callable[[], asyncio.Future[SendReceipt]] = partial(asyncio.Future, loop=self._loop)
-        self._open: dict[_Key, _OpenBatch] = {}
+        self._open: dict[_Key, _OpenBatch[OutcomeT]] = {}
         self._pending_bytes = 0
 
-    def add(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendReceipt] | None:
-        """Add a message to the open batch of its queue, and return the future of its receipt.
+    def add(self, message: Message, queue: MessageQueue | None, outcome: OutcomeT) -> bool:
+        """Add a message to the open batch of its queue.
 
-        None if there is no open batch (see `begin`), or if the message cannot be batched: send it alone then,
-        which also reports invalid messages. Raises BadMessage.
+        False if there is no open batch (see `begin`), or if the message cannot be batched: send it alone
+        then, which also reports invalid messages. Raises BadMessage.
         """
         key = (message.topic, queue, message.wait_for_store)
         batch = self._open.get(key)
@@ -123,7 +158,7 @@ class Accumulator:
             or message.deliver_after is not None
             or (type(message) is not Message and isinstance(message, SystemMessage))
         ):
-            return None
+            return False
         tail = batch.plain
         if (
             message.tags
@@ -135,33 +170,36 @@ class Accumulator:
             tail = self._sender.encoder.tail(message)
         batch.messages.append(message)
         batch.tails.append(tail)
-        future = self._new_future()
-        batch.futures.append(future)
+        batch.outcomes.append(outcome)
         size = len(body) + tail[0]
         batch.bytes += size
         self._pending_bytes += size
         if batch.bytes >= self._bytes_max:
             self._flush(key)
-        return future
+        return True
 
-    async def begin(self, message: Message, queue: MessageQueue | None) -> asyncio.Future[SendReceipt] | None:
-        """Open a batch with this message, when there is room. Returns None as `add` does.
-
-        Raises BadMessage, BadName, SendFailed if there is no room in time.
-        """
+    async def begin(self, message: Message, queue: MessageQueue | None, outcome: OutcomeT) -> bool:
+        """As `open`, when there is room. Raises SendFailed if there is none in time."""
         topic, body = message.topic, message.body
-        if topic.startswith(RETRY_TOPIC_PREFIX) or not isinstance(body, bytes):
-            return None
+        if not isinstance(body, bytes):
+            return False
         if self._sender.is_crowded or not self._sender.has_room(len(body)):
             deadline = self._loop.time() + self._settings.send_timeout_ms / 1000
             await self._sender.wait_for_room(topic, len(body), deadline)
+        return self.open(message, queue, outcome)
+
+    def open(self, message: Message, queue: MessageQueue | None, outcome: OutcomeT) -> bool:
+        """Open a batch with this message. Returns False as `add` does. Raises BadMessage, BadName."""
+        topic = message.topic
+        if topic.startswith(RETRY_TOPIC_PREFIX):
+            return False
         key = (topic, queue, message.wait_for_store)
         if key not in self._open:
             plain = Message(topic, b"any", wait_for_store=message.wait_for_store)
             tail = self._sender.encoder.tail(plain)
             timer = self._loop.call_later(self._settings.batch_delay_ms / 1000, self._flush, key)
             self._open[key] = _OpenBatch(timer, tail)
-        return self.add(message, queue)
+        return self.add(message, queue, outcome)
 
     def _flush(self, key: _Key) -> None:
         batch = self._open.pop(key)
@@ -170,7 +208,7 @@ class Accumulator:
         if not batch.messages:
             return  # the message for which it was opened was not batched
         encoder = self._sender.encoder
-        send = _BatchSend(
+        send = self._kind(
             self._sender,
             encoder.join(batch.messages, batch.tails)
             if len(batch.messages) > 1
@@ -178,7 +216,7 @@ class Accumulator:
             self._loop.time(),
             SendTarget(key[1]),
         )
-        send.futures = batch.futures
+        send.outcomes = batch.outcomes
         send.caller = Context()  # several callers: hooks get no context variables
         self._sender.launch(send)
 

@@ -18,7 +18,7 @@ from skylark.client.blocking_client import BlockingClient, blocking
 from skylark.client.message_trace import TraceHook
 from skylark.client.namespace import with_namespace, without_namespace
 from skylark.client.producer.async_sender import AsyncSender, InFlightSend
-from skylark.client.producer.batches import Accumulator
+from skylark.client.producer.batches import Accumulator, OnOutcome, PostedSend, SubmittedSend
 from skylark.client.producer.blocking_sender import BlockingSender
 from skylark.client.producer.message_encoder import (
     broker_of_handle,
@@ -80,7 +80,8 @@ class AsyncProducer:
         self._session: Session | None = None
         self._sender: AsyncSender | None = None
         self._requests: PendingRequests | None = None
-        self._accumulator: Accumulator | None = None
+        self._submitted: Accumulator[asyncio.Future[SendReceipt]] | None = None
+        self._posted: Accumulator[OnOutcome] | None = None
         self._trace: TraceHook | None = None
 
     # --- Lifecycle ---
@@ -100,7 +101,8 @@ class AsyncProducer:
             self._trace = TraceHook(self._session, self._group, self._settings)
             self._sender.policy.hooks.add(self._trace)
         if self._settings.batching:
-            self._accumulator = Accumulator(self._sender, self._settings)
+            self._submitted = Accumulator(self._sender, self._settings, SubmittedSend)
+            self._posted = Accumulator(self._sender, self._settings, PostedSend)
         self._state = "RUNNING"
         return self
 
@@ -114,8 +116,7 @@ class AsyncProducer:
         self._state = "SHUTDOWN_ALREADY"
         assert self._session is not None and self._sender is not None and self._requests is not None
         self._session.check_process()
-        if self._accumulator is not None:
-            self._accumulator.flush()
+        self._flush()
         stop_timeout_s = self._client.stop_timeout_ms / 1000
         async with contextlib.AsyncExitStack() as then:  # runs in reverse order, also after a cancellation
             then.push_async_callback(self._session.leave, self)
@@ -190,7 +191,7 @@ class AsyncProducer:
         argument: Any = None,
         timeout_ms: float | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Send a message and return the future of its receipt: the fastest way to send many.
+        """Send a message and return the future of its receipt: a fast way to send many (see also `post`).
 
         Waits only while too much is in flight (`settings.in_flight_max`, `in_flight_bytes_max`). Raises for
         an invalid message; all other errors of `send` are set on the future.
@@ -203,13 +204,46 @@ class AsyncProducer:
             or message.sharding_key is not None
         ):
             target = self.target(message, queue, selector, argument)
-        accumulator = self._accumulator
-        if accumulator is not None and timeout_ms is None and target.selector is None:
-            queue = target.queue
-            future = accumulator.add(message, queue) or await accumulator.begin(message, queue)
-            if future is not None:
+        submitted = self._submitted
+        if submitted is not None and timeout_ms is None and target.selector is None:
+            queue, future = target.queue, sender.new_future()
+            if submitted.add(message, queue, future) or await submitted.begin(message, queue, future):
                 return future
         return await sender.send(sender.encoder.encode(message), target, timeout_ms)
+
+    def post(self, message: Message, on_outcome: OnOutcome) -> bool:
+        """Send a message and call a function with it and its receipt or error: the fastest way to send many.
+
+        >>> def on_outcome(message: Message, outcome: SendReceipt | Exception) -> None: ...
+        >>> while not producer.post(message, on_outcome):
+        ...     await producer.drain()
+
+        Returns False, and does not take the message, if too much is in flight: wait for `drain`. The function
+        runs on the loop and must not block. Use automatic batching (`settings.batching`). Raises for an
+        invalid message; all other errors of `send` are passed to the function.
+        """
+        sender, posted = self._running(), self._posted
+        is_plain = type(message) is Message and message.sharding_key is None
+        if posted is not None and is_plain and posted.add(message, None, on_outcome):
+            return True
+        target = self.target(message)
+        if not sender.takes_more:
+            return False
+        is_single = posted is None or target.selector is not None
+        if is_single or not posted.open(message, target.queue, on_outcome):
+            send = PostedSend(sender, sender.encoder.encode(message), sender.now(), target)
+            send.outcomes = [on_outcome]
+            if sender.policy.hooks:
+                send.caller = copy_context()
+            sender.launch(send)
+        return True
+
+    async def drain(self) -> None:
+        """Let the loop work, and wait until `post` takes messages. Await it now and then while you post many.
+
+        Raises SendFailed if that takes longer than `settings.send_timeout_ms`.
+        """
+        await self._running().drain()
 
     async def send_batch(
         self,
@@ -326,8 +360,12 @@ class AsyncProducer:
     async def flush(self) -> None:
         """Send the open batches of automatic batching now, without waiting for the acknowledgements."""
         self._running()
-        if self._accumulator is not None:
-            self._accumulator.flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._submitted is not None and self._posted is not None:
+            self._submitted.flush()
+            self._posted.flush()
 
     def target(
         self,
