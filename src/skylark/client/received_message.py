@@ -389,6 +389,9 @@ class PulledMessages(Sequence[ReceivedMessage]):
     def __getitem__(self, index: int | slice) -> ReceivedMessage | Sequence[ReceivedMessage]:
         return self._all()[index]
 
+    def __reduce__(self) -> Any:
+        return tuple, (tuple(self._all()),)  # for listeners that pass them to other processes
+
     def __repr__(self) -> str:
         return repr(self._all())
 

@@ -218,6 +218,7 @@ def test_many_messages_of_equal_sizes_are_the_same_as_one_by_one(
     assert _fields(whole) == _fields(single)
     assert {message.started_at for message in whole} == {5.0}
     assert whole[-1] is whole[count - 1]
+    assert _fields(pickle.loads(pickle.dumps(whole))) == _fields(single)  # noqa: S301
 
 
 @given(at=st.integers(0, 12 * 103 - 1), bit=st.integers(0, 7))
