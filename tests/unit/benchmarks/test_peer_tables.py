@@ -268,8 +268,7 @@ def test_python_clients_stand_side_by_side_and_lost_cells_are_bold() -> None:
     }  # fmt: skip
     tables = tables_of({"a": reported("python_clients", found)})
     assert lines(tables["python-clients"]) == [
-        "| send, many in flight, each message acknowledged "
-        "| 300,000, 2.5 + 0.2 | 400,000, 1.5 + 0.2 |  |  | **0.75** |",
+        "| the same, a future for each message | 300,000, 2.5 + 0.2 | 400,000, 1.5 + 0.2 |  |  | **0.75** |",
         "| consume, 1,000 at once | 900,000, 0.9 + 0.2 | 600,000, 0.6 + 0.2 |  |  | 1.50 |",
         "| consume Arrow tables of seven columns | 1,200,000, 0.5 + 0.2 |  |  |  | 2.00 |",
         "| consume, 1,000 at once, librdkafka tuned "

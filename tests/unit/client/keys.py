@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class GivenKeys:
@@ -17,3 +17,6 @@ class GivenKeys:
 
     def several(self, count: int) -> list[str]:
         return [next(self._keys) for _ in range(count)]
+
+    def stems(self, count: int) -> list[tuple[str, Sequence[int]]]:
+        return [(key[:-4], [int(key[-4:], 16)]) for key in self.several(count)]

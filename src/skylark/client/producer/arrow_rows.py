@@ -23,6 +23,7 @@ from skylark.arrow.batch_elements import (
     property_maps,
     property_texts,
     text_values,
+    unique_key_texts,
     unsafe_rows,
     value_bytes,
 )
@@ -244,29 +245,30 @@ class RowEncoder:
         """
         limit = min(REQUEST_BYTES_MAX, self._encoder.settings.message_bytes_max)
         for place, indexes in _placed(rows, queues, target):
-            keys = self._encoder.keys.several(len(indexes))
+            keys = unique_key_texts(self._encoder.keys.stems(len(indexes)))
             elements = self._elements(rows.taken(indexes), keys)
             for part in elements.parts(limit, REQUEST_ROWS_MAX):
                 sent = indexes[part.start : part.stop] + rows.first_row
                 first, last = int(sent[0]), int(sent[-1])
                 is_range = last - first == len(sent) - 1
-                encoded = self._batch(elements.part(part), keys[part.start : part.stop], with_messages)
+                named = keys[part.start : part.stop if with_messages else part.start + 1]
+                encoded = self._batch(elements.part(part), named, with_messages)
                 yield RowRequest(range(first, last + 1) if is_range else sent.tolist(), encoded, place)
 
-    def _elements(self, rows: RowSlice, keys: list[str]) -> Elements:
-        unique = (PROPERTY_UNIQUE_KEY, pa.array(keys, pa.string()).cast(pa.binary()))
+    def _elements(self, rows: RowSlice, keys: pa.Array) -> Elements:
         return encode_elements(
-            rows.bodies, property_texts([*rows.before_key, unique, *rows.after_key], len(rows))
+            rows.bodies, property_texts([*rows.before_key, ("", keys), *rows.after_key], len(rows))
         )
 
-    def _batch(self, data: memoryview, keys: list[str], with_messages: bool) -> EncodedBatch:
-        """A batch of which only the first row gets a receipt: the others follow it in the same queue.
+    def _batch(self, data: memoryview, keys: pa.Array, with_messages: bool) -> EncodedBatch:
+        """A batch of which only the rows of these keys get receipts: the others follow in the same queue.
 
         The batch has no unique key of its own, which would hide those of its rows.
         """
         messages = _messages(self._topic, data, self._wait) if with_messages else ()
         properties = property_text([(PROPERTY_WAIT, "true" if self._wait else "false")])
-        return EncodedBatch(messages, keys if with_messages else keys[:1], self.wire_topic, data, properties)
+        named = [key.decode()[len(PROPERTY_UNIQUE_KEY) + 1 : -1] for key in keys.to_pylist()]
+        return EncodedBatch(messages, named, self.wire_topic, data, properties)
 
 
 def _placed(

@@ -11,7 +11,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -70,13 +70,16 @@ class UniqueKeys:
     def __init__(self, clock: Clock) -> None:
         ids = unique_ids()
         self.chars = ids.chars
-        self._next, self._several, self._now_ms = ids.next, ids.several, clock.now_ms
+        self._ids, self._next, self._now_ms = ids, ids.next, clock.now_ms
 
     def next(self) -> str:
         return self._next(self._now_ms())
 
     def several(self, count: int) -> list[str]:
-        return self._several(count, self._now_ms())
+        return self._ids.several(count, self._now_ms())
+
+    def stems(self, count: int) -> list[tuple[str, Sequence[int]]]:
+        return self._ids.stems(count, self._now_ms())
 
 
 class InFlightSend(PendingSend, ABC):

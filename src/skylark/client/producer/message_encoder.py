@@ -140,6 +140,9 @@ class KeySource(Protocol):
 
     def several(self, count: int) -> list[str]: ...
 
+    def stems(self, count: int) -> list[tuple[str, Sequence[int]]]:
+        """As `UniqueIds.stems`."""
+
 
 @dataclass(frozen=True, slots=True)
 class MessageEncoder:

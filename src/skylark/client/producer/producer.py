@@ -229,8 +229,8 @@ class AsyncProducer:
         target = self.target(message)
         if not sender.takes_more:
             return False
-        is_single = posted is None or target.selector is not None
-        if is_single or not posted.open(message, target.queue, on_outcome):
+        batches = None if target.selector is not None else posted
+        if batches is None or not batches.open(message, target.queue, on_outcome):
             send = PostedSend(sender, sender.encoder.encode(message), sender.now(), target)
             send.outcomes = [on_outcome]
             if sender.policy.hooks:
