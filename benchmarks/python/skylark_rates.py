@@ -51,7 +51,8 @@ from skylark import (
 COLUMNS = ("topic", "queueId", "queueOffset", "storeTimestamp", "tags", "keys", "body")
 TABLE_ROWS = 16_384
 BATCH_TOPIC = "batched"
-POSTED = 100_000  # librdkafka's limit
+BATCH_BYTES = 256 << 10  # librdkafka's limit is 1 MB
+POSTED = 100_000  # as librdkafka
 PARTITIONS = 4
 CONSUME_TIMEOUT_S = 120
 FIRST = ConsumeFrom.FIRST_OFFSET
@@ -100,7 +101,9 @@ class Skylark(Client):
         return repeated(step, seconds)
 
     def _batching(self) -> aio.Producer:
-        settings = ProducerSettings(batching=True, in_flight_max=1 << 14, send_timeout_ms=30_000)
+        settings = ProducerSettings(
+            batching=True, batch_bytes_max=BATCH_BYTES, in_flight_max=1 << 14, send_timeout_ms=30_000
+        )
         return aio.Producer("asyncio", namesrv=self._address, settings=settings)
 
     async def _many(self, seconds: float) -> Result:

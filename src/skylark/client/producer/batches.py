@@ -167,6 +167,8 @@ class Accumulator(Generic[OutcomeT]):
             or message.flag
             or message.sharding_key is not None
         ):
+            if message.sharding_key is not None and queue is None:
+                return False  # its queue is not chosen yet
             tail = self._sender.encoder.tail(message)
         batch.messages.append(message)
         batch.tails.append(tail)

@@ -223,8 +223,7 @@ class AsyncProducer:
         invalid message; all other errors of `send` are passed to the function.
         """
         sender, posted = self._running(), self._posted
-        is_plain = type(message) is Message and message.sharding_key is None
-        if posted is not None and is_plain and posted.add(message, None, on_outcome):
+        if posted is not None and type(message) is Message and posted.add(message, None, on_outcome):
             return True
         target = self.target(message)
         if not sender.takes_more:
