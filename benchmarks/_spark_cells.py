@@ -257,9 +257,16 @@ def growth_cells(spark: Any, options: Mapping[str, str], rows: int) -> dict[str,
     return found
 
 
+def rows_to_write(spark: Any, rows: int, body_bytes: int) -> Any:
+    """A DataFrame of bodies in two partitions. One costs a tenth of a microsecond: `lpad` took 1.4."""
+    number = "lpad(cast(id as string), 10, '0')"
+    body = f"concat('{'x' * (body_bytes - 10)}', {number}) as body"
+    return spark.range(0, rows, 1, 2).selectExpr(body)
+
+
 def sink_cell(spark: Any, namesrv: str, topic: str, body_bytes: int) -> dict[str, float]:
     """Thousand rows a second into a topic, every one acknowledged."""
-    df = spark.range(0, SINK_ROWS, 1, 2).selectExpr(f"lpad(cast(id as string), {body_bytes}, 'x') as body")
+    df = rows_to_write(spark, SINK_ROWS, body_bytes)
 
     def run() -> int:
         df.write.format("rocketmq").mode("append").options(namesrv=namesrv, topic=topic).save()

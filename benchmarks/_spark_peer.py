@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyspark
 
-from benchmarks._spark_cells import ROUNDS, SEVEN, STREAM_LIMITS, ZSTD, costed, rates_in_turn
+from benchmarks._spark_cells import ROUNDS, SEVEN, STREAM_LIMITS, ZSTD, costed, rates_in_turn, rows_to_write
 from benchmarks.peers import kafka
 from benchmarks.peers.java import (
     DRIVERS,
@@ -216,7 +216,7 @@ def compared_cells(
     """The cells that have a rate, each side in turn, with the processor time of every process."""
     where.mkdir(parents=True, exist_ok=True)
     written = min(rows, WRITE_ROWS)
-    df = spark.range(0, written, 1, 2).selectExpr(f"lpad(cast(id as string), {body_bytes}, 'x') as body")
+    df = rows_to_write(spark, written, body_bytes)
     kinds: dict[str, Mapping[str, Callable[[], int]]] = {
         "batch": {name: partial(origin.batch, rows) for name, origin in origins.items()},
         "parquet": {name: partial(origin.parquet, rows, where) for name, origin in origins.items()},

@@ -509,7 +509,7 @@ def spark(found: ProgramResult) -> str:
                 "",
             )
         )
-    return table(("From", "Into", "seven columns", "all columns"), rows, "  rr")
+    return table(("From", "Into", "seven columns", "all columns"), rows, "  rr") if rows else ""
 
 
 def _krows(results: Mapping[str, Any], cell: str, key: str, member: str) -> str:
@@ -535,7 +535,21 @@ def spark_ratios(found: ProgramResult) -> str:
         (name, aims[name], *(values.get(columns, "") for columns in (SEVEN, ALL)))
         for name, values in by_name.items()
     ]
-    return table(("Of one run", "aim", "seven columns", "all columns"), rows, " rrr")
+    return table(("Of one run", "aim", "seven columns", "all columns"), rows, " rrr") if rows else ""
+
+
+def spark_growth(found: ProgramResult) -> str:
+    """Rate and cost of a row by number of tasks at once."""
+    growth = found.results[SPARK_BODY].get("growth")
+    if growth is None:
+        return ""
+    rows: list[Row] = []
+    for tasks, cell in growth.items():
+        jvm, workers = (cell["cpu_us_per_row"][part] for part in ("jvm", "workers"))
+        each = (cell["median_krows"], jvm, workers, jvm + workers)
+        rows.append((tasks, *map(number, each)))
+    columns = ("tasks and workers", "thousand rows/s", "JVM, µs a row", "workers, µs a row", "together")
+    return table(columns, rows, "rrrrr")
 
 
 def _aim(expected: str) -> str:
@@ -651,7 +665,7 @@ TABLES: dict[str, dict[str, Callable[[ProgramResult], str]]] = {
     "cores": {"cores": cores},
     "python_clients": {"python-clients": python_clients, "python-ratios": python_ratios},
     "store": {"store": store},
-    "spark": {"spark": spark, "spark-ratios": spark_ratios},
+    "spark": {"spark": spark, "spark-ratios": spark_ratios, "spark-growth": spark_growth},
     "spark-kafka": {"spark-kafka": spark_kafka},
     "lake": {"lake": lake, "lake-memory": lake_memory, "lake-topics": lake_topics},
 }

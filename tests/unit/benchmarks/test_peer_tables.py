@@ -186,6 +186,13 @@ def test_peers_stand_side_by_side_and_the_best_is_bold() -> None:
     ]
 
 
+def test_the_cost_of_a_row_by_tasks_at_once_is_a_table_and_takes_no_other_away() -> None:
+    cell = {"median_krows": 900.0, "cpu_us_per_row": {"jvm": 0.5, "workers": 0.75}}
+    made = tables_of({"a": reported("spark", {"200 B": {"ratios": {}, "growth": {"1": cell, "8": cell}}})})
+    assert lines(made["spark-growth"]) == [f"| {tasks} | 900 | 0.5 | 0.75 | 1.25 |" for tasks in (1, 8)]
+    assert not made.keys() & {"spark", "spark-ratios"}
+
+
 def spark_cell(kafka: float, broker: float, *, met: bool) -> dict[str, Any]:
     times = {"value": broker / kafka, "lowest": broker / kafka, "highest": broker / kafka, "met": met}
     return {
