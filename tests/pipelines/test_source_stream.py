@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,23 +11,33 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from skylark.clock import SystemClock
 from skylark.errors import SettingsError
+from skylark.model.message import PutMessage
 from skylark.model.names import AUTO_CREATE_TOPIC
 from skylark.pipelines import planner
+from skylark.pipelines.jobs.queries import plain_error
 from skylark.pipelines.message_source import DataLost
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.schema import columns_schema
 from skylark.pipelines.source import RocketMQSource, StreamReader
 from skylark.protocol.requests.topic import DeleteTopicInBroker, UpdateAndCreateTopic
-from tests.pipelines.streams import Stream, rows_done, until
+from skylark.settings import StoreSettings
+from skylark.store.disk import RealDisk
+from tests.pipelines.streams import WAIT_S, Stream, rows_done, until
+from tests.support.directory import flip
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import SETTINGS, PipelineCluster
 from tests.support.skylark_servers import SkylarkBroker
+from tests.support.store import opened, put_all
+
+MAGIC_AT = 4
+"""Of a record, behind its size."""
 
 
 def bodies(queue_id: int, first: int, end: int) -> list[bytes]:
@@ -65,6 +76,38 @@ def test_available_now_in_steps_restart_and_replay(
     cluster.send(topic, bodies(0, 50, 55), 0)
     stream.run()
     assert stream.rows() == expected(topic, {0: 55, 1: 30})
+
+
+def test_a_failing_query_names_topic_queue_and_offset_in_one_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = fresh_name("damaged")
+    settings = StoreSettings(path=tmp_path / "store")
+    with opened(settings, RealDisk(), SystemClock()) as store:
+        places = put_all(store, [PutMessage(topic, 1, b"body") for _ in range(50)])
+    flip(next((settings.path / "commitlog").iterdir()), places[20].physical_offset + MAGIC_AT)
+    stream = Stream(
+        spark, tmp_path, {"path": str(settings.path), "topic": topic, "startingOffsets": "earliest"}
+    )
+    with pytest.raises(StreamingQueryException) as failed:
+        stream.run()
+    sentence = str(plain_error(failed.value))
+    assert f"physical offset {places[20].physical_offset}" in sentence
+    assert re.search(rf"topic {topic}, broker store, queue 1, from offset \d+", sentence)
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("trigger", [{"realTime": "5 seconds"}, {"continuous": "1 second"}])
+def test_triggers_that_spark_does_not_offer_to_sources_in_python_are_refused(
+    spark: SparkSession, shared_cluster: PipelineCluster, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
+    """`docs/spark/state.md` says so; if Spark comes to offer them, the source and that page can change."""
+    topic = fresh_name("realtime")
+    shared_cluster.create_topic(topic, 1)
+    frame = spark.readStream.format("rocketmq").options(**shared_cluster.options(topic)).load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException, match=r"(?i)real.time|continuous"):
+        writer.outputMode("update").trigger(**trigger).start().awaitTermination(WAIT_S)
 
 
 def test_a_broker_restart_in_mid_query(spark: SparkSession, cluster: PipelineCluster, tmp_path: Path) -> None:

@@ -63,10 +63,17 @@ class PipelineCluster:
         """Options of a reader from the broker."""
         return {"namesrv": self.namesrv, "topic": topic, **{name: str(value) for name, value in more.items()}}
 
-    def create_topic(self, name: str, queues: int = 4) -> None:
+    def create_topic(self, name: str, queues: int = 4, *, attributes: str | None = None) -> None:
         """Make a topic, or give it another number of queues; returns when the name server knows."""
         request = UpdateAndCreateTopic(
-            name, AUTO_CREATE_TOPIC, queues, queues, perm=6, topic_filter_type="SINGLE_TAG", order=False
+            name,
+            AUTO_CREATE_TOPIC,
+            queues,
+            queues,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+            order=False,
+            attributes=attributes,
         )
         with_address = self.wire.connection(self.servers.broker)
         with_address.call(request)
