@@ -28,6 +28,7 @@ from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import Planner, plan, read_range
 from skylark.pipelines.pushdown import Restrictions
 from skylark.pipelines.schema import RANGE_COLUMNS
+from tests.pipelines.streams import WAIT_S
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import BROKER, PipelineCluster
 
@@ -275,6 +276,31 @@ def test_a_temporary_view(spark: SparkSession, halves: Halves) -> None:
     options = ", ".join(f"{name} '{value}'" for name, value in halves.options().items())
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW features_view USING rocketmq OPTIONS ({options})")
     assert spark.sql("select count(*) from features_view where tags = 'Half0'").collect()[0][0] == 40
+
+
+def test_a_topic_as_a_table_of_the_catalog(spark: SparkSession, halves: Halves, tmp_path: Path) -> None:
+    table = fresh_name("halves").replace("-", "_")
+    pairs = ", ".join(f"{name} '{value}'" for name, value in halves.options(tags="Half1").items())
+    spark.sql(f"CREATE TABLE {table} USING rocketmq OPTIONS ({pairs})")
+    try:
+        assert table in [each.name for each in spark.catalog.listTables()]
+        found = spark.table(table).groupBy("queueId").agg(F.min("queueOffset"), F.count("*"))
+        assert sorted(tuple(row) for row in found.collect()) == [(0, 20, 20), (1, 20, 20)]
+        reader = spark.readStream.option("startingOffsets", "earliest")
+        query = (
+            reader.table(table)
+            .writeStream.format("memory")
+            .queryName(f"{table}_read")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        assert spark.table(f"{table}_read").count() == 40
+        with pytest.raises(Exception, match="secretKey: a table would show it"):
+            spark.sql(f"CREATE TABLE {table}_2 USING rocketmq OPTIONS ({pairs}, secretKey 'x')")
+    finally:
+        spark.sql(f"DROP TABLE {table}")
 
 
 def test_a_topic_as_a_view_in_sql(spark: SparkSession, halves: Halves) -> None:

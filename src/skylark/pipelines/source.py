@@ -8,9 +8,10 @@ what only some queries need is imported by those.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -59,6 +60,10 @@ log = logging.getLogger(__name__)
 COMMIT_TIMEOUT_S = 3.0
 CATALOG_OPTION = "provider"
 """An option that Spark adds when a table is created in its catalog."""
+TABLE_OPTION_PREFIX = "option."
+"""Of the options of such a table, among its other properties."""
+TABLE_OPTIONS = "rocketmq.options"
+"""Metadata of a table's first column: Spark passes the schema of a table to its readers, not its options."""
 
 
 class RangesPartition(InputPartition):
@@ -89,37 +94,8 @@ class RocketMQSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> StructType | str:
-        if CATALOG_OPTION in self.options:
-            raise SettingsError(
-                CATALOG_OPTION,
-                "a topic cannot be a table: Spark does not pass a table's options to sources in Python when "
-                "it is read; use CREATE TEMPORARY VIEW … USING rocketmq OPTIONS (…)",
-            )
-        options = load(SourceOptions, dict(self.options))
-        if options.mode == "ranges":
-            return spark_schema(RANGE_COLUMNS)
-        schema = spark_schema(_known_columns(options))
-        if options.decode in (None, "text"):
-            return schema
-        if options.body_schema is not None:
-            from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415  slow to import
-
-            value_type = from_arrow_type(options.body_schema.format().kind)
-            return StructType([*schema.fields[:-1], StructField(VALUE, value_type), schema.fields[-1]])
-        if options.decode_schema not in (None, "auto"):
-            # Only the JVM parses DDL.
-            columns = [
-                f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
-                for field in schema.fields
-            ]
-            value = f"{VALUE} STRUCT<{options.decode_schema}>"
-            return ", ".join([*columns[:-1], value, columns[-1]])
-        from skylark.pipelines.json_schema import infer_schema  # noqa: PLC0415
-
-        inferred = infer_schema(sample_bodies(options, options.sample_rows))
-        if not inferred.fields:
-            raise SettingsError("decodeSchema", "no sampled body is a JSON object; set the fields as DDL")
-        return StructType([*schema.fields[:-1], StructField(VALUE, inferred), schema.fields[-1]])
+        given = dict(self.options)
+        return _table_schema(given) if CATALOG_OPTION in given else _schema(given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = _checked_options(self.options, schema)
@@ -147,6 +123,58 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQSource)
 
 
+def _schema(given: Mapping[str, str]) -> StructType | str:
+    """The columns of a topic. Raises SettingsError."""
+    options = load(SourceOptions, given)
+    if options.mode == "ranges":
+        return spark_schema(RANGE_COLUMNS)
+    schema = spark_schema(_known_columns(options))
+    if options.decode in (None, "text"):
+        return schema
+    if options.body_schema is not None:
+        from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415  slow to import
+
+        value_type = from_arrow_type(options.body_schema.format().kind)
+        return StructType([*schema.fields[:-1], StructField(VALUE, value_type), schema.fields[-1]])
+    if options.decode_schema not in (None, "auto"):
+        # Only the JVM parses DDL.
+        columns = [
+            f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            for field in schema.fields
+        ]
+        value = f"{VALUE} STRUCT<{options.decode_schema}>"
+        return ", ".join([*columns[:-1], value, columns[-1]])
+    from skylark.pipelines.json_schema import infer_schema  # noqa: PLC0415
+
+    inferred = infer_schema(sample_bodies(options, options.sample_rows))
+    if not inferred.fields:
+        raise SettingsError("decodeSchema", "no sampled body is a JSON object; set the fields as DDL")
+    return StructType([*schema.fields[:-1], StructField(VALUE, inferred), schema.fields[-1]])
+
+
+def _table_schema(properties: Mapping[str, str]) -> StructType:
+    """The columns of a table in Spark's catalog, which bring its options along. Raises SettingsError."""
+    given = {
+        name.removeprefix(TABLE_OPTION_PREFIX): value
+        for name, value in properties.items()
+        if name.startswith(TABLE_OPTION_PREFIX)
+    }
+    if "secretkey" in {name.lower() for name in given}:
+        raise SettingsError("secretKey", "a table would show it; use credentialsFile or the environment")
+    schema = _schema(given)
+    if isinstance(schema, str):
+        raise SettingsError("decodeSchema", "is not possible for a table; use a temporary view")
+    first, *others = schema.fields
+    metadata = {TABLE_OPTIONS: json.dumps(given)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def _table_options(schema: StructType) -> dict[str, str]:
+    """The options that `_table_schema` has put into the schema of a table; none for other schemas."""
+    texts = [field.metadata[TABLE_OPTIONS] for field in schema.fields if TABLE_OPTIONS in field.metadata]
+    return dict(json.loads(texts[0])) if texts else {}
+
+
 def _known_columns(options: SourceOptions) -> dict[str, DataType]:
     """The default columns, without `value` for JSON, whose type depends on the bodies."""
     columns = dict(COLUMNS)
@@ -161,7 +189,7 @@ def _known_columns(options: SourceOptions) -> dict[str, DataType]:
 
 def _checked_options(given: Any, schema: StructType) -> SourceOptions:
     """Parse options and check the schema, before any task starts. Raises SettingsError."""
-    options = load(SourceOptions, dict(given))
+    options = load(SourceOptions, {**_table_options(schema), **given})
     if options.mode == "ranges":
         check_schema(schema, RANGE_COLUMNS)
         if schema.fieldNames() != list(RANGE_COLUMNS):
