@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -54,7 +55,7 @@ class Posted(asyncio.Future[Any]):
         self._connection = connection
         self._request = request
         self._read = read
-        self._sent_at = asyncio.get_running_loop().time()
+        self._sent_at = time.monotonic()
         self.opaque = 0
 
     def set_result(self, reply: RemotingCommand) -> None:
@@ -82,7 +83,7 @@ class Posted(asyncio.Future[Any]):
         if self.done():
             return False
         self._connection.forget(self.opaque)
-        if self.get_loop().time() - self._sent_at >= SUSPECT_S:
+        if time.monotonic() - self._sent_at >= SUSPECT_S:
             self._connection.suspect(self._sent_at)
         return super().cancel(msg)
 
@@ -158,7 +159,7 @@ class Cluster:
         asked_at, config = self._configs.get((TopicConfig, topic), (0.0, None))
         if route is None or config is None:
             return None
-        is_fresh = asyncio.get_running_loop().time() - asked_at < self._fresh_s
+        is_fresh = time.monotonic() - asked_at < self._fresh_s
         return (route, config) if is_fresh else None
 
     async def topic_config(self, topic: str) -> TopicConfig | None:
@@ -171,7 +172,7 @@ class Cluster:
         return found or SubscriptionGroupConfig(group_name=group)
 
     async def _config(self, kind: type[T], name: str, request: Request[T], topic: str) -> T | None:
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         asked_at, known = self._configs.get((kind, name), (None, None))
         if asked_at is not None and now - asked_at < self._fresh_s:
             return known

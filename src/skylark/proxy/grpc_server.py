@@ -222,16 +222,18 @@ class _Exchange:
             await self._send_parts(data)
 
     def _answered(self, data: bytes) -> bool:
-        """Send the only message and the end of a call if there is room. Raises ClientGone."""
-        if not self._has_room(len(data)):
+        """Send the only message of an open call at once, if there is room."""
+        if not self.connection.is_writable or not self.connection.http2.send_all(
+            self.stream, _HEAD, data, _OK
+        ):
             return False
-        self._begin()
-        self.connection.http2.send_data(self.stream, data)
-        self.end()
+        self.connection.flush_soon()
         return True
 
     async def _answer(self, data: bytes) -> None:
-        """Send the only message and the end of a call."""
+        """Send the only message and the end of a call. Raises ClientGone."""
+        if self.stream.is_closed:
+            raise ClientGone
         if not self._answered(data):
             self._begin()
             await self._send_parts(data)

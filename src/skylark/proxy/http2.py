@@ -427,6 +427,25 @@ class Http2Connection:
             for first in range(0, length, limit):
                 self.output.append(frame(DATA, 0, number, data[first : first + limit]))
 
+    def send_all(self, stream: Http2Stream, first: bytes, data: bytes, last: bytes) -> bool:
+        """Send header blocks with data between them and close the stream; False if there is no room."""
+        length, number = len(data), stream.number
+        if length > self._peer_frame_bytes or length > self.room(stream):
+            return False
+        self.send_window -= length
+        if self._idle_frames:
+            self._idle_frames -= 1
+        self.output += (
+            _FRAME.pack(0, len(first), HEADERS, END_HEADERS, number),
+            first,
+            _FRAME.pack(length >> 8, length & 0xFF, DATA, 0, number),
+            data,
+            _FRAME.pack(0, len(last), HEADERS, END_HEADERS | END_STREAM, number),
+            last,
+        )
+        self._close(stream)
+        return True
+
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
         """Close a stream at once."""
         if not stream.is_closed or not stream.is_ended:
@@ -436,7 +455,8 @@ class Http2Connection:
 
     def _close(self, stream: Http2Stream) -> None:
         stream.is_closed = True
-        self.take(stream, len(stream.data))
+        if stream.data:
+            self.take(stream, len(stream.data))
         self.streams.pop(stream.number, None)
 
     def goodbye(self, code: ErrorCode) -> None:

@@ -59,6 +59,7 @@ TOPIC_TYPE = "message.type"
 """The attribute of a topic that says what kind of messages it takes."""
 MIXED = "MIXED"
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+NORMAL_TYPES = (MessageType.NORMAL,)
 MIXED_TYPES = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 
 
@@ -97,7 +98,9 @@ def check_expression(expression: Any) -> tuple[str, str]:
 
 def accepted_types(attributes: dict[str, str]) -> tuple[MessageType, ...]:
     """Return the kinds of messages that a topic with these attributes takes."""
-    kind = attributes.get(TOPIC_TYPE, "NORMAL").upper()
+    if TOPIC_TYPE not in attributes:
+        return NORMAL_TYPES
+    kind = attributes[TOPIC_TYPE].upper()
     if kind == MIXED:
         return MIXED_TYPES
     return (MessageType.__members__.get(kind, MessageType.MESSAGE_TYPE_UNSPECIFIED),)

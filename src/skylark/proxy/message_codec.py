@@ -47,6 +47,12 @@ DELAY_PROPERTIES = (
 )  # fmt: skip
 
 
+def milliseconds(timestamp: Any) -> int:
+    """Return a `Timestamp` in milliseconds. Its own method takes four times as long."""
+    whole: int = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    return whole
+
+
 def properties_of(message: Any, topic: str, host: str) -> dict[str, str]:
     """Return the properties with which a message of a gRPC client is stored. `host` is the client's."""
     system = message.system_properties
@@ -63,7 +69,7 @@ def properties_of(message: Any, topic: str, host: str) -> dict[str, str]:
         if recovery > 0:
             properties[PROPERTY_RECOVERY_S] = str(recovery)
     if system.HasField("delivery_timestamp"):
-        properties[PROPERTY_TIMER_DELIVER_MS] = str(system.delivery_timestamp.ToMilliseconds())
+        properties[PROPERTY_TIMER_DELIVER_MS] = str(milliseconds(system.delivery_timestamp))
     properties[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
     properties[PROPERTY_PRODUCER_GROUP] = topic
     if system.message_group:
@@ -73,7 +79,7 @@ def properties_of(message: Any, topic: str, host: str) -> dict[str, str]:
     if system.trace_context:
         properties[PROPERTY_TRACE_CONTEXT] = system.trace_context
     properties[PROPERTY_BORN_HOST] = system.born_host or host
-    properties[PROPERTY_BORN_TIMESTAMP] = str(system.born_timestamp.ToMilliseconds())
+    properties[PROPERTY_BORN_TIMESTAMP] = str(milliseconds(system.born_timestamp))
     return properties
 
 
@@ -92,7 +98,7 @@ def send_request(message: Any, queue: MessageQueue, host: str, now_ms: int) -> S
         default_topic_queue_nums=NEW_TOPIC_QUEUES,
         queue_id=queue.queue_id,
         sys_flag=int(flags),
-        born_timestamp=system.born_timestamp.ToMilliseconds() or now_ms,
+        born_timestamp=milliseconds(system.born_timestamp) or now_ms,
         flag=0,
         properties=encode_properties(properties_of(message, queue.topic, host)).decode(),
         broker_name=queue.broker_name,

@@ -11,6 +11,7 @@ from skylark.proxy.http2 import (
     ACK,
     CONTINUATION,
     DATA,
+    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     FRAME_BYTES_MAX,
@@ -247,3 +248,23 @@ def test_a_preface_of_another_protocol_is_refused() -> None:
     connection = Http2Connection(Server(), BYTES_MAX)
     with pytest.raises(Http2Failed):
         connection.receive(b"GET / HTTP/1.1\r\n\r\n", 0.0)
+
+
+def test_a_whole_reply_is_the_same_frames_as_its_parts() -> None:
+    at_once, in_parts = Server(), Server()
+    one, other = at_once.open(), in_parts.open()
+    assert at_once.connection.send_all(one, b"head", b"data", b"last")
+    in_parts.connection.send_headers(other, b"head")
+    in_parts.connection.send_data(other, b"data")
+    in_parts.connection.send_headers(other, b"last", ends=True)
+    assert b"".join(at_once.connection.output) == b"".join(in_parts.connection.output)
+    assert at_once.connection.send_window == in_parts.connection.send_window
+    assert one.is_closed and not at_once.connection.streams
+
+
+@pytest.mark.parametrize("bytes_of_data", [DEFAULT_WINDOW + 1, FRAME_BYTES_MAX + 1])
+def test_a_reply_without_room_for_all_of_it_is_not_begun(bytes_of_data: int) -> None:
+    server = Server()
+    stream = server.open()
+    assert not server.connection.send_all(stream, b"head", bytes(bytes_of_data), b"last")
+    assert not server.connection.output and not stream.is_closed
