@@ -567,8 +567,11 @@ async def test_renewed_message_stays_invisible_until_its_client_leaves(tmp_path:
         await rig.first_position(topic, "G")
         push = consumer_settings("G", topic, client_type=ClientType.PUSH_CONSUMER)
         async with rig.client.telemetry(push):
-            await rig.client.send(new_message(topic, b"slow"))
-            _, (received,) = await rig.client.receive(topic, "G", auto_renew=True)
+            sent = await rig.client.send(new_message(topic, b"slow"))
+            assert sent.status.code == Code.OK, sent
+            status, messages = await rig.client.receive(topic, "G", auto_renew=True)
+            assert len(messages) == 1, status
+            (received,) = messages
             (kept,) = rig.proxy.renewals._kept[rig.client.client_id].values()
             await until(lambda: kept.renewals > 0)
             assert rig.proxy.renewals.count == 1

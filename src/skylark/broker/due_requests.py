@@ -62,9 +62,11 @@ class DueRequests(Generic[H]):
 
     def _resume_some(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
-        for batch in arrivals:
-            self._match(batch)
-        self._is_scheduled = False
+        try:
+            for batch in arrivals:
+                self._match(batch)
+        finally:
+            self._is_scheduled = False
         peers: dict[Peer, None] = {}
         for _ in range(min(len(self._due), RESUMED_AT_ONCE)):
             held = self._due.popleft()
