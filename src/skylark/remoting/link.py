@@ -24,8 +24,7 @@ Answer = RemotingCommand | None
 # replies: a BrokerError with its own code, everything else SYSTEM_ERROR.
 Handler = Callable[[Any, RemotingCommand], Answer | Awaitable[Answer]]
 
-_JOIN_BYTES_MAX = 64 << 10  # up to this size, joining small replies is cheaper than a vectored write
-_JOINED_PART_BYTES_MAX = 1024  # above it, join if the parts are smaller than this on average
+_JOINED_PART_BYTES_MAX = 4096  # of the parts on average: copying more costs more than a vectored write
 _AT_ONCE_BYTES = 512 << 10  # flush immediately: the bytes are still in the CPU cache
 _REMARK_CHARS_MAX = 1_000
 
@@ -245,7 +244,7 @@ class Link(asyncio.Protocol):
         self._out, self._out_bytes = [], 0
         if self._transport is None or self._transport.is_closing():
             return
-        if out_bytes <= _JOIN_BYTES_MAX or out_bytes < _JOINED_PART_BYTES_MAX * len(parts):
+        if out_bytes < _JOINED_PART_BYTES_MAX * len(parts):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
