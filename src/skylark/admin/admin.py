@@ -212,6 +212,7 @@ class Clients(_Part[AsyncClients]):
     producers = _waiting(AsyncClients.producers)
     all_producers = _waiting(AsyncClients.all_producers)
     running_info = _waiting(AsyncClients.running_info)
+    owners = _waiting(AsyncClients.owners)
     positions = _waiting(AsyncClients.positions)
     consume_directly = _waiting(AsyncClients.consume_directly)
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from skylark.admin.results import ClientInfo, ConnectedConsumers, ConnectedProducers, merged_clients
-from skylark.admin.server_calls import ServerCalls
+from skylark.admin.results import (
+    ClientInfo,
+    ConnectedConsumers,
+    ConnectedProducers,
+    QueueOwners,
+    merged_clients,
+)
+from skylark.admin.server_calls import ServerCalls, at_once
 from skylark.client.received_message import ReceivedMessage
-from skylark.errors import BrokerError, ClientError
+from skylark.errors import BrokerError, ClientError, RocketMQError
 from skylark.protocol.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, MessageQueue, ProducerInfo
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.client import ConsumeMessageDirectly, GetConsumerRunningInfo
@@ -23,6 +29,9 @@ NONE_HERE = frozenset({ResponseCode.SYSTEM_ERROR})
 """The code for an unknown producer group or consumer."""
 RELAY_TIMEOUT_MS = 15_000
 """Brokers wait 10 s for the client."""
+OWNER_TIMEOUT_MS = 2_000
+OWNERS_MAX = 64
+"""Members that are asked for their queues."""
 
 
 class AsyncClients:
@@ -70,6 +79,24 @@ class AsyncClients:
         request = GetConsumerRunningInfo(group, client_id, jstack_enable=with_stack)
         broker = await self._broker_of(group, client_id)
         return await self._servers.ask(broker, request, timeout_ms=RELAY_TIMEOUT_MS)
+
+    async def owners(self, members: ConnectedConsumers) -> QueueOwners:
+        """Which member holds which queue; up to OWNERS_MAX are asked, and some may be `silent`."""
+        asked = members.clients[:OWNERS_MAX]
+
+        async def ask(client: ClientInfo) -> ConsumerRunningInfo:
+            request = GetConsumerRunningInfo(members.group, client.client_id, jstack_enable=False)
+            return await self._servers.ask(client.brokers[0], request, timeout_ms=OWNER_TIMEOUT_MS)
+
+        queues: dict[MessageQueue, tuple[str, ...]] = {}
+        silent = [client.client_id for client in members.clients[OWNERS_MAX:]]
+        for client, info in zip(asked, await at_once(ask, asked), strict=True):
+            if isinstance(info, RocketMQError):
+                silent.append(client.client_id)
+                continue
+            for queue in info.mq_table:
+                queues[queue] = (*queues.get(queue, ()), client.client_id)
+        return QueueOwners(queues, tuple(silent))
 
     async def positions(
         self, group: str, topic: str, client_id: str | None = None

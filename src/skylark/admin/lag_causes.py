@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from skylark.admin.results import ConnectedConsumers, Group, GroupProgress, QueueStats
+from skylark.admin.results import ConnectedConsumers, Group, GroupProgress, QueueOwners, QueueStats
 from skylark.model.names import retry_topic
 from skylark.protocol.bodies import MessageQueue
 
 STANDS_PER_S = 0.05
+PLACES_MAX = 3
+"""Queues that a cause names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,8 @@ class GroupSnapshot:
     consumed_per_s: float | None = None
     growth_per_s: float | None = None
     now_ms: int = 0
+    owners: QueueOwners | None = None
+    """None if members do not share queues, or are not online."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ def _causes(seen: GroupSnapshot) -> Iterator[LagCause]:
     if len(members.clients) > len(queues) > 0:
         facts = {"members": len(members.clients), "queues": len(queues)}
         yield LagCause("more_members", "note", facts)
+    yield from _unsettled(seen)
     yield from _rates(seen)
     if progress.retrying and progress.retrying * 2 >= progress.lag:
         yield LagCause("retrying", "warn", {"count": progress.retrying})
@@ -93,6 +98,27 @@ def _unsubscribed(seen: GroupSnapshot) -> Iterator[LagCause]:
     )
     if left:
         yield LagCause("unsubscribed", "warn", {"topics": ", ".join(left)})
+
+
+def _unsettled(seen: GroupSnapshot) -> Iterator[LagCause]:
+    """Queues that no member holds, or two; only if all members have said what they hold."""
+    owners = seen.owners
+    if owners is None or owners.silent or not owners.queues:
+        return
+    held = {
+        part.queue: len(owners.queues.get(part.queue, ()))
+        for part in seen.progress.queues
+        if part.lag and seen.members is not None and part.queue.topic in seen.members.subscriptions
+    }
+    wrong = sorted(queue for queue, count in held.items() if count != 1)
+    if wrong:
+        places = ", ".join(
+            f"{queue.topic} {queue.broker_name}:{queue.queue_id}" for queue in wrong[:PLACES_MAX]
+        )
+        unheld = sum(1 for count in held.values() if count == 0)
+        yield LagCause(
+            "unsettled", facts={"unheld": unheld, "doubled": len(wrong) - unheld, "places": places}
+        )
 
 
 def _rates(seen: GroupSnapshot) -> Iterator[LagCause]:

@@ -464,6 +464,16 @@ class ConnectedConsumers:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueOwners:
+    """Which members of a group hold which queue, as they report it."""
+
+    queues: Mapping[MessageQueue, tuple[str, ...]]
+    """Client ids; more than one while the members share the queues anew."""
+    silent: tuple[str, ...] = ()
+    """Members that did not report."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectedProducers:
     """The connected members of a producer group."""
 

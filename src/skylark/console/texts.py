@@ -136,6 +136,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "col.dead_letters": ("Dead letters", "死信"),
     "col.last_consumed": ("Last consumed", "最近消费"),
     "col.committed": ("Committed", "已提交"),
+    "col.owner": ("Owner", "持有者"),
     "col.in_flight": ("In flight", "处理中"),
     "col.client": ("Client", "客户端"),
     "col.language": ("Language", "语言"),
@@ -538,6 +539,14 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{members} 个成员分 {queues} 个队列：部分成员空闲。",
     ),
     "why.more_members.do": ("More queues, or fewer members.", "增加队列或减少成员。"),
+    "why.unsettled": (
+        "Queues without an owner: {unheld}, with two: {doubled}; {places}.",
+        "无人持有的队列：{unheld}，被两个成员持有：{doubled}；{places}。",
+    ),
+    "why.unsettled.do": (
+        "Members share the queues anew. If it stays: compare their versions and what they subscribe.",
+        "成员正在重新分配队列。若持续如此：比较成员的版本与订阅。",
+    ),
     "why.stands": (
         "Nothing is consumed: {held} messages are held by members, the first at {place}.",
         "没有消费：成员持有 {held} 条，首条在 {place}。",

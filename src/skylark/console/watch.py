@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from skylark.admin.admin import AsyncAdmin
 from skylark.admin.dead_letters import DeadLetterCount
 from skylark.admin.overview import GroupState, GroupStates
-from skylark.admin.results import ClusterSummary, ConnectedConsumers, Topic, TopicStats
+from skylark.admin.results import ClusterSummary, ConnectedConsumers, QueueOwners, Topic, TopicStats
 from skylark.admin.server_calls import at_once
 from skylark.console.drawings import Point
 from skylark.errors import BrokerError, RocketMQError
@@ -43,6 +43,7 @@ GROUPS_MAX = 5000
 LETTER_TOPICS_MAX = 100
 """Dead-letter topics that are counted at once; of more, those that were not counted for longest."""
 ANSWERS_MAX = 1000
+BROADCASTING = "BROADCASTING"
 T = TypeVar("T")
 
 
@@ -149,6 +150,7 @@ class Watch:
         self._ends: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=5)
         self._stats = SharedAnswers(self._ask_stats)
         self._members = SharedAnswers(self._ask_members)
+        self._owners = SharedAnswers(self._ask_owners)
 
     async def now(self) -> Look:
         """The state, a few seconds old at most. Raises RemotingError if no name server answers."""
@@ -172,6 +174,11 @@ class Watch:
         """Of the groups on a screen, with one request for each broker; None if nobody is online."""
         return await self._members.get(groups)
 
+    async def owners(self, group: str) -> QueueOwners | None:
+        """Who holds which queue, with one request for each member; None unless members share the queues."""
+        found = (await self._owners.get([group]))[group]
+        return None if isinstance(found, RocketMQError) else found
+
     def forget(self) -> None:
         """After a change: ask for everything again; answers that are under way do not count."""
         self._changes += 1
@@ -181,6 +188,7 @@ class Watch:
         self._letters = {}
         self._stats.forget()
         self._members.forget()
+        self._owners.forget()
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -199,6 +207,12 @@ class Watch:
             if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
                 return None
             raise
+
+    async def _ask_owners(self, group: str) -> QueueOwners | None:
+        online = (await self.members([group]))[group]
+        if not isinstance(online, ConnectedConsumers) or online.message_model == BROADCASTING:
+            return None
+        return await self._admin.clients.owners(online)
 
     async def _watch(self) -> None:
         while time.monotonic() - self._asked_s < WATCHED_S:

@@ -152,10 +152,11 @@ def loads(data: bytes) -> Any:
     quotes, superfluous commas, raw control characters in strings. Raises BadJson for everything else, also
     for documents nested too deeply (the dialect: more than `DEPTH_MAX`) and for overlong numbers.
     """
-    try:
-        return msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        pass  # the second parser accepts more and reports errors precisely
+    for decode in (msgspec.json.decode, _decode_other_keys):
+        try:
+            return decode(data)
+        except (ValueError, RecursionError):
+            pass  # the next parser accepts more; the last one reports errors precisely
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -173,6 +174,59 @@ def dumps(value: Any, *, indent: bool = False) -> bytes:
     parts: list[bytes] = []
     _write(value, parts, b"\n" if indent else b"")
     return b"".join(parts)
+
+
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_OBJECT = rb'\{[^"{}\[\]]*+(?:%b[^"{}\[\]]*+)*+\}' % _STRING
+_UP_TO_KEY = re.compile(
+    rb"((?:%b|[^\"{,]++|[{,](?!\s*+[{0-9-]))*+(?:[{,]\s*+|\Z))(?:(-?[0-9]++|%b)\s*+:)?+" % (_STRING, _OBJECT),
+    re.DOTALL,
+)
+_KEY_MARK = "\0"
+_decode_key = msgspec.json.Decoder(dict[str, Scalar]).decode
+
+
+def _decode_other_keys(data: bytes) -> Any:
+    """Read JSON whose maps may have bare integers or objects as keys. Raises ValueError, RecursionError.
+
+    It is several times faster than `_JsonReader`: such keys are replaced by marked strings, which the JSON
+    decoder accepts, and put back.
+    """
+    if b"\\u0000" in data:
+        raise ValueError("a string may look like a marked key")
+    parts: list[bytes] = []
+    marks: dict[bytes, bytes] = {}
+    keys: dict[str, int | ObjectKey] = {}
+    at = 0
+    while at < len(data):
+        match = _UP_TO_KEY.match(data, at)
+        if match is None:
+            raise ValueError("unterminated string")
+        before, key = match.groups()
+        parts.append(before)
+        if key is not None:
+            if key not in marks:
+                mark = f"{_KEY_MARK}{len(marks)}"
+                marks[key] = msgspec.json.encode(mark) + b":"
+                keys[mark] = ObjectKey(_decode_key(key)) if key.startswith(b"{") else int(key)
+            parts.append(marks[key])
+        at = match.end()
+    return _unmarked(msgspec.json.decode(b"".join(parts)), keys, 0)
+
+
+def _unmarked(value: Any, keys: Mapping[str, int | ObjectKey], depth: int) -> Any:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    if isinstance(value, dict):
+        return {
+            keys[name] if name.startswith(_KEY_MARK) else name: (
+                _unmarked(item, keys, depth + 1) if isinstance(item, dict | list) else item
+            )
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_unmarked(item, keys, depth + 1) if isinstance(item, dict | list) else item for item in value]
+    return value
 
 
 # Only the opening quote of a string is matched.

@@ -48,7 +48,10 @@ def decode_body(data: Buffer, body_type: type[B]) -> B:
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass
     try:
-        return msgspec.convert(_without_nulls(java.loads(bytes(data))), body_type, strict=False)
+        document = java.loads(bytes(data))
+        if b"null" in bytes(data):
+            document = _without_nulls(document)
+        return msgspec.convert(document, body_type, strict=False)
     except (msgspec.ValidationError, BadJson, RecursionError) as error:
         raise RemoteProtocolError(
             f"body is not a {getattr(body_type, '__name__', body_type)}: {error}"

@@ -134,7 +134,7 @@ def test_the_dialect_is_read(text: str, expected: Any) -> None:
         (b"{[1]:0}", "character 1: expected a key"),
         (b"{{a:[1]}:0}", "may hold only"),
         (b"{{0:1}:0}", "may hold only"),
-        (b"{0:" + b"9" * 401 + b"}", "number of more than 400 characters"),
+        (b"{a:" + b"9" * 401 + b"}", "number of more than 400 characters"),
     ],
 )
 def test_garbage_is_refused_with_place_and_reason(text: bytes, sentence: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from skylark.broker.record_loader import ReadCold
-from skylark.protocol.bodies import MessageQueue, encode_body
+from skylark.protocol.bodies import MessageQueue
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -52,8 +52,8 @@ def _read_all(read: Callable[[A], B], items: Sequence[A]) -> list[B]:
 
 
 def queue_entry(queue: MessageQueue, value: Any) -> bytes:
-    """Encode one entry of a table whose keys are queues."""
-    return encode_body({queue: value})[1:-1]
+    """Encode one entry of a table whose keys are queues; no member of the value may be None."""
+    return b"%b:%b" % (_encode(queue), _encode(value))
 
 
 def _slices(items: Sequence[A], size: int) -> Iterator[Sequence[A]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from skylark.broker.clients import ConsumerGroups
 from skylark.broker.error_replies import system_error, topic_not_exist
@@ -24,6 +24,7 @@ from skylark.protocol.bodies import (
     GroupOffset,
     MessageQueue,
     StatsSnapshot,
+    SubscriptionGroupConfig,
     TopicConfig,
     TopicOffset,
     encode_body,
@@ -102,30 +103,42 @@ class StatsHandlers:
         queues = [
             queue for config in configs for queue in self._queues(config.topic_name, config.read_queue_nums)
         ]
-        offsets = await read_each(self.read_cold, queues, partial(self._group_offset, group))
+
+        def entry(queue: MessageQueue) -> bytes:
+            return queue_entry(queue, self._group_offset(group, queue))
+
         rate = sum(self._group_rate(config.topic_name, group) for config in configs)
-        return await self._encode_stats(queues, offsets, rate)
+        return _consume_stats(await read_each(self.read_cold, queues, entry), rate)
 
     @serves(GetBrokerConsumeStats)
     async def get_all_consume_stats(self, request: GetBrokerConsumeStats) -> bytes:
         topics_by_group = self.offsets.topics_by_group()
-        parts: list[bytes] = []
-        lag = inflight = 0
-        for config in self.groups.all():
+
+        def entry(config: SubscriptionGroupConfig) -> tuple[bytes, int, int]:
             group = config.group_name
             tables: list[bytes] = []
+            lag = inflight = 0
             for topic in self.group_topics.of(group, topics_by_group.get(group, ())):
                 known = self.topics.get(topic)
                 if known is None or (request.is_order and not known.order):
                     continue
                 queues = self._queues(topic, known.write_queue_nums)
-                offsets = await read_each(self.read_cold, queues, partial(self._group_offset, group))
+                offsets = [self._group_offset(group, queue) for queue in queues]
                 lag += sum(offset.broker_offset - offset.consumer_offset for offset in offsets)
                 inflight += sum(offset.pull_offset - offset.consumer_offset for offset in offsets)
-                tables.append(await self._encode_stats(queues, offsets, self._group_rate(topic, group)))
-            parts.append(b"{%b:[%b]}" % (encode_body(group), b",".join(tables)))
+                tables.append(
+                    _consume_stats(map(queue_entry, queues, offsets), self._group_rate(topic, group))
+                )
+            return b"{%b:[%b]}" % (encode_body(group), b",".join(tables)), lag, inflight
+
+        entries = await read_each(self.read_cold, self.groups.all(), entry)
         body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
-        return body % (encode_body(self.address), b",".join(parts), lag, inflight)
+        return body % (
+            encode_body(self.address),
+            b",".join(part for part, _, _ in entries),
+            sum(lag for _, lag, _ in entries),
+            sum(inflight for _, _, inflight in entries),
+        )
 
     def _group_offset(self, group: str, queue: MessageQueue) -> GroupOffset:
         """Return a group's progress in a queue. May block."""
@@ -140,13 +153,6 @@ class StatsHandlers:
             pull_offset=max(consumed, self.offsets.pulled(topic, group, queue_id) or 0),
             last_timestamp=self._last_stored(queue, consumed) or 0,
         )
-
-    async def _encode_stats(
-        self, queues: list[MessageQueue], offsets: list[GroupOffset], rate: float
-    ) -> bytes:
-        pairs = list(zip(queues, offsets, strict=True))
-        entries = await read_each(self.read_cold, pairs, lambda pair: queue_entry(*pair))
-        return b'{"consumeTps":%b,"offsetTable":{%b}}' % (encode_body(float(rate)), b",".join(entries))
 
     @serves(QueryConsumeTimeSpan)
     async def get_time_spans(self, request: QueryConsumeTimeSpan) -> bytes:
@@ -214,6 +220,10 @@ class StatsHandlers:
 
     def _group_rate(self, topic: str, group: str) -> float:
         return self._rate(self.stats.group_gets.get((topic, group)))
+
+
+def _consume_stats(entries: Iterable[bytes], rate: float) -> bytes:
+    return b'{"consumeTps":%b,"offsetTable":{%b}}' % (encode_body(float(rate)), b",".join(entries))
 
 
 def local_time(time_ms: int) -> str:

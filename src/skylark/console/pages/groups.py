@@ -108,6 +108,8 @@ async def progress(ask: Ask) -> PageView:
     found = await ask.admin.groups.progress(group)
     online = await members_of(ask, group)
     watch = ask.connection.watch
+    owners = await watch.owners(group)
+    held = {} if owners is None else owners.queues
     rows = [
         {
             "topic": part.queue.topic,
@@ -117,6 +119,7 @@ async def progress(ask: Ask) -> PageView:
             "end": part.end,
             "lag": part.lag,
             "in_flight": part.pulled - part.committed,
+            "owner": list(held.get(part.queue, ())),
             "last_consumed": part.last_consumed_ms,
         }
         for part in found.queues
@@ -129,6 +132,7 @@ async def progress(ask: Ask) -> PageView:
         GridColumn("end", "number"),
         GridColumn("lag", "lag"),
         GridColumn("in_flight", "number"),
+        GridColumn("owner", "code", lambda row: _owner(ask, group, row), optional=True),
         GridColumn("last_consumed", "time"),
     )
     members, word = state_of(watch, replace(NO_STATE, name=group, lag=found.lag), online)
@@ -165,17 +169,31 @@ def _place(ask: Ask, row: Row) -> str:
     return ask.href("topics", row["topic"], "at", row["broker"], row["queue"], row["committed"])
 
 
+def _owner(ask: Ask, group: str, row: Row) -> str | None:
+    """The page of the member that holds a queue; the list if two do."""
+    return (
+        ask.href("groups", group, "members", *row["owner"][: len(row["owner"]) == 1])
+        if row["owner"]
+        else None
+    )
+
+
 async def members(ask: Ask) -> PageView:
     """Who consumes, and what they subscribe to; differences are shown side by side."""
     group = ask.path("group")
     await known(ask, group)
     online = await members_of(ask, group)
+    owners = await ask.connection.watch.owners(group)
+    queues = [name for names in ([] if owners is None else owners.queues.values()) for name in names]
     rows = [] if online is None else [
         {
             "client": client.client_id,
             "address": client.address,
             "language": client.language,
             "version": client.version,
+            "queues": None
+            if owners is None or client.client_id in owners.silent
+            else queues.count(client.client_id),
             "brokers": list(client.brokers),
         }
         for client in online.clients
@@ -185,6 +203,7 @@ async def members(ask: Ask) -> PageView:
         GridColumn("address", "code"),
         GridColumn("language"),
         GridColumn("version", "number"),
+        GridColumn("queues", "number"),
         GridColumn("brokers", "words"),
     )
     subscriptions = [] if online is None else [

@@ -11,7 +11,7 @@ from skylark.admin.overview import GroupState
 from skylark.admin.results import ConnectedConsumers, TopicStats
 from skylark.console.grid import Grid, GridColumn, Row
 from skylark.console.view import Ask, PageView, redirect
-from skylark.console.watch import Look, Watch
+from skylark.console.watch import BROADCASTING, Look, Watch
 from skylark.errors import RocketMQError
 
 ROWS = 8
@@ -19,7 +19,6 @@ DISK_NOTE = 0.75
 LAG_GROWTH_NOTE = 1.0
 """Messages per second."""
 STANDS_PER_S = 0.05
-BROADCASTING = "BROADCASTING"
 FOUND_MAX = 50
 
 

@@ -202,6 +202,7 @@ async def snapshot(ask: Ask, group: str) -> GroupSnapshot:
         watch.consumed_per_s(group),
         watch.lag_growth_per_s(group),
         round(time.time() * 1000),
+        await watch.owners(group),
     )
 
 
