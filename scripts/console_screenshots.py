@@ -22,12 +22,19 @@ PAGES = {
     "topics": "topics",
     "messages": "topics/orders/messages",
     "message": "topics/orders/at/broker-a/0/1",
+    "columns": "topics/orders/messages?columns=body.customer.city,body.amount&where=body.amount+%3E+300",
+    "journey": "topics/orders/messages?key=order-20 > a[href*='/at/'] > a[href*='/journey/']",
     "queues": "topics/orders",
     "topic-settings": "topics/orders/settings",
     "send": "topics/orders/send?like=broker-a:0:1",
     "groups": "groups",
     "group": "groups/search",
     "members": "groups/billing/members",
+    "member": "groups/billing/members > a[href*='/members/']",
+    "owners": "groups/billing",
+    "letter": "dead-letters/billing > a[href*='/edit/']",
+    "proxies": "proxies",
+    "find": "find?q=o",
     "brokers": "brokers",
     "broker": "brokers/broker-a",
     "broker-settings": "brokers/broker-a/settings",
@@ -50,8 +57,16 @@ PAGES = {
     "changes": "changes",
     "new-topic": "new-topic",
 }
-SIZES = {"": (1440, 900), "-phone": (390, 844)}
-THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+LINK = " > "
+"""Between the address of a page and a link there, by CSS, that leads to the page of the picture."""
+VARIANTS: dict[str, tuple[int, int, Literal["light", "dark"], str]] = {
+    "light": (1440, 900, "light", "en-GB"),
+    "light-phone": (390, 844, "light", "en-GB"),
+    "dark": (1440, 900, "dark", "en-GB"),
+    "dark-phone": (390, 844, "dark", "en-GB"),
+    "chinese": (1440, 900, "light", "zh-CN"),
+}
+"""Size, theme and language; Chinese needs a font of the system, such as Debian's fonts-wqy-zenhei."""
 CURVE_MS = 20_000
 """Time for curves to begin."""
 
@@ -80,20 +95,22 @@ def main(directory: Path, wanted: list[str]) -> None:
         sync_playwright() as playwright,
     ):
         browser = launched(playwright)
-        for theme in THEMES:
-            for size, (width, height) in SIZES.items():
-                context = browser.new_context(
-                    viewport={"width": width, "height": height}, color_scheme=theme, locale="en-GB"
-                )
-                page = context.new_page()
-                page.goto(f"{address}/local/")
-                page.wait_for_timeout(CURVE_MS)
-                for name, path in PAGES.items():
-                    if not wanted or name in wanted:
-                        page.goto(f"{address}/local/{path}")
-                        page.evaluate("document.fonts.ready.then(() => true)")
-                        page.screenshot(path=directory / f"{name}-{theme}{size}.png", full_page=bool(size))
-                context.close()
+        for variant, (width, height, theme, locale) in VARIANTS.items():
+            context = browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=theme, locale=locale
+            )
+            page = context.new_page()
+            page.goto(f"{address}/local/")
+            page.wait_for_timeout(CURVE_MS)
+            for name, path in PAGES.items():
+                if not wanted or name in wanted:
+                    start, *links = path.split(LINK)
+                    page.goto(f"{address}/local/{start}")
+                    for link in links:
+                        page.locator(f"main {link}").first.click()
+                    page.evaluate("document.fonts.ready.then(() => true)")
+                    page.screenshot(path=directory / f"{name}-{variant}.png", full_page="phone" in variant)
+            context.close()
         browser.close()
 
 

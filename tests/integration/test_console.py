@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from skylark import Admin, Message, Producer
-from skylark.cli.main import app
+from skylark.admin.results import Group
+from skylark.cli.main import load_command
+from skylark.console.pages.resets import COMMANDS
 from skylark.console.server import PAGES
 from skylark.console.settings import ConsoleSettings
 from skylark.console.texts import TEXTS
 from skylark.errors import SettingsError
+from skylark.model.names import LAKE_NAMESPACE
 from skylark.pipelines.job_reporter import JobReporter
 from skylark.testing import EmbeddedServers
 from tests.support.console import ConsoleClient, console_client
 from tests.support.console_data import running_jobs
+from tests.support.names import fresh_name
 
 ANYWHERE = "0.0.0.0"  # noqa: S104
 SCRIPT = "<script>alert(1)</script>"
@@ -34,8 +37,6 @@ def servers() -> Iterator[EmbeddedServers]:
     with EmbeddedServers() as servers:
         servers.create_topic("orders", 2)
         with Admin(namesrv=servers.namesrv) as admin, Producer("shop", namesrv=servers.namesrv) as producer:
-            from skylark.admin.results import Group
-
             admin.groups.create(Group("billing"))
             for number in range(70):
                 producer.send(
@@ -98,22 +99,31 @@ async def test_every_page_is_there_in_both_languages_and_as_json(client: Console
         assert path in NO_TABLE or csv.headers["content-type"].startswith("text/csv"), path
 
 
+def parse_command(text: str) -> None:
+    """Raises typer.TyperException for a command, argument or option that does not exist."""
+    _, name, *words = shlex.split(text)
+    command: Any = load_command(name)
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands, text
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(command.name, [word for word in words if word != "--help"])
+
+
+def test_the_next_steps_for_lag_are_commands_that_exist() -> None:
+    for text in COMMANDS.values():
+        parse_command(text.format(group="billing", topic="orders", namesrv="127.0.0.1:9876"))
+
+
 async def test_every_page_says_how_to_get_the_same_elsewhere(client: ConsoleClient) -> None:
     """With commands that exist, in Python, and over HTTP with an address that answers."""
-    root: Any = typer.main.get_command(app)
     for path in PATHS:
         page = (await client.get(f"/local/{path}")).text
         shown = [html.unescape(text) for text in re.findall(r"<dd><code>(.*?)</code></dd>", page, re.S)]
         commands = [text for text in shown if text.startswith("skylark ")]
         [curl] = [text for text in shown if text.startswith("curl ")]
         assert commands or path in NO_COMMAND, path
-        for words in map(shlex.split, commands):
-            command = root
-            for word in words[1:]:
-                if not hasattr(command, "commands"):
-                    break
-                assert word in command.commands, (path, words)
-                command = command.commands[word]
+        for text in commands:
+            parse_command(text)
         answer = await client.get("/" + curl.split("'")[1].split("/", 3)[3])
         assert answer.status == 200 and answer.headers["content-type"] == "application/json", curl
 
@@ -153,6 +163,40 @@ async def test_tables_show_their_size_and_who_writes_them(tmp_path: Path) -> Non
             assert one["columns"] == [{"name": "id", "type": "long"}, {"name": "city", "type": "string"}]
             assert "lake.orders" in (await client.get("/local/tables/orders")).text
             assert (await client.get("/local/tables/nothing")).status == 404
+
+
+async def test_iceberg_tables_and_those_of_the_lake_service_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa, _ = pytest.importorskip("pyarrow"), pytest.importorskip("pyiceberg")
+    from pyiceberg.catalog import load_catalog
+
+    from tests.pipelines.test_iceberg_log import use_catalog
+
+    (tmp_path / "warehouse").mkdir()
+    use_catalog(tmp_path, monkeypatch)
+    rows = pa.table({"id": [1, 2], "city": ["Oslo", "Lyon"]})
+    catalog = load_catalog("default")
+    catalog.create_namespace("raw")
+    made = catalog.create_table("raw.orders", rows.schema)
+    for _ in range(2):
+        made.append(rows)
+    lake = {"orders": "iceberg:raw.orders", "gone": "iceberg:raw.gone"}
+    with EmbeddedServers() as servers, Admin(namesrv=servers.namesrv) as admin:
+        admin.name_servers.put(LAKE_NAMESPACE, "orders", lake["orders"])
+        admin.name_servers.put(LAKE_NAMESPACE, "payments", "delta:s3://lake/payments")
+        async with console_client(ConsoleSettings(clusters={"local": servers.namesrv}, lake=lake)) as client:
+            found = (await client.get("/local/tables.json")).json()
+            tables = {row["table"]: row for row in found["tables"]}
+            assert (tables["orders"]["rows"], tables["orders"]["files"]) == (4, 2)
+            assert tables["orders"]["topics"] == ["orders"]
+            assert tables["payments"]["topics"] == ["payments"] and tables["payments"]["rows"] is None
+            assert "raw.gone" in found["failures"][0]
+            one = (await client.get("/local/tables/orders.json")).json()
+            assert [commit["what"] for commit in one["commits"]] == ["append", "append"]
+            assert [column["name"] for column in one["columns"]] == ["id", "city"]
+            answer = (await client.get("/local/sql.json?q=select+count(*)+n+from+lake.orders")).json()
+            assert answer["rows"] == [{"n": 4}]
 
 
 async def test_the_list_of_topics_shows_what_the_broker_has(client: ConsoleClient) -> None:
@@ -466,8 +510,6 @@ async def test_a_reset_is_previewed_applied_and_put_back(
     client: ConsoleClient, servers: EmbeddedServers
 ) -> None:
     with Admin(namesrv=servers.namesrv) as admin:
-        from skylark.admin.results import Group
-
         admin.groups.create(Group("resetting"))
         admin.offsets.commit("resetting", {queue: 10 for queue in admin.topics.queues("orders")})
     planned = (await client.get("/local/groups/resetting/reset.json?topic=orders&to=begin")).json()["preview"]
@@ -500,6 +542,30 @@ async def test_a_reset_is_previewed_applied_and_put_back(
     assert "put back" in log and "resetting orders" in log
 
 
+@pytest.mark.parametrize(("to", "offsets"), [("group:resetting-like", [4, 5]), ("at:broker-a:1:7", [9, 7])])
+async def test_a_group_is_reset_to_another_groups_place_or_to_an_offset(
+    client: ConsoleClient, servers: EmbeddedServers, to: str, offsets: list[int]
+) -> None:
+    group = fresh_name("moved")
+    with Admin(namesrv=servers.namesrv) as admin:
+        queues = sorted(admin.topics.queues("orders"))
+        admin.groups.create_all([Group(group), Group("resetting-like")])
+        admin.offsets.commit(group, dict.fromkeys(queues, 9))
+        admin.offsets.commit("resetting-like", dict(zip(queues, (4, 5), strict=True)))
+        page = await client.get(f"/local/groups/{group}/reset?topic=orders&to={to}")
+        expected = re.findall(r'name="expected" value="([^"]+)"', page.text)[0]
+        form = {"topic": "orders", "to": to, "expected": expected}
+        done = await client.post(f"/local/groups/{group}/reset", form)
+        assert done.status == 303, done.text
+        assert [at for _, at in sorted(admin.offsets.committed(group, "orders").items())] == offsets
+        number = done.headers["location"].partition("changed=")[2]
+        assert (await client.post(f"/local/changes/{number}/undo")).status == 303
+        assert set(admin.offsets.committed(group, "orders").values()) == {9}
+    unknown = await client.get(f"/local/groups/{group}/reset?topic=orders&to=group:stranger")
+    assert unknown.status == 400
+    assert "stranger has no offsets in orders" in unknown.text
+
+
 async def test_why_says_that_nobody_consumes(client: ConsoleClient) -> None:
     page = await client.get("/local/groups/billing/why")
     assert "No member is online" in page.text
@@ -522,6 +588,45 @@ async def test_a_topic_is_created_changed_put_back_and_deleted(client: ConsoleCl
     assert (await client.post("/local/topics/made/delete", {"name": "other"})).status == 400
     assert (await client.post("/local/topics/made/delete", {"name": "made"})).status == 303
     assert (await client.get("/local/topics/made")).status == 404
+
+
+async def test_values_of_the_name_servers_are_set_deleted_and_put_back(client: ConsoleClient) -> None:
+    place = {"namespace": "SHOP", "key": "region"}
+
+    async def values() -> dict[str, str]:
+        found = (await client.get("/local/name-servers.json?namespace=SHOP")).json()
+        return {row["key"]: row["value"] for row in found["kv"]}
+
+    assert (await client.post("/local/name-servers/kv", {**place, "value": "eu"})).status == 303
+    deleted = await client.post("/local/name-servers/kv", {**place, "value": "", "delete": "1"})
+    assert deleted.status == 303, deleted.text
+    assert await values() == {}
+    number = deleted.headers["location"].partition("changed=")[2]
+    assert (await client.post(f"/local/changes/{number}/undo")).status == 303
+    assert await values() == {"region": "eu"}
+    assert (await client.post("/local/name-servers/kv", {"namespace": "SHOP"})).status == 400
+
+
+async def test_the_density_of_messages_leads_to_a_part_of_the_time(client: ConsoleClient) -> None:
+    path = "/local/topics/orders/messages"
+    assert "strip-chart" not in (await client.get(path)).text
+    page = (await client.get(f"{path}?density=1")).text
+    counts = [int(text.replace(",", "")) for text in re.findall(r"<title>[^<]*Z: ([\d,]+)</title>", page)]
+    assert sum(counts) >= 70
+    hrefs = re.findall(r'<a href="([^"]+)"><title>[^<]*Z: [1-9][\d,]*</title>', page)
+    part = (await client.get(html.unescape(hrefs[0]).replace("messages?", "messages.json?"))).json()
+    assert 0 < len(part["messages"]) <= 50
+
+
+async def test_columns_show_fields_of_bodies_and_properties(client: ConsoleClient) -> None:
+    path = "/local/topics/orders/messages"
+    query = "columns=body.customer.name,region,body.gone&where=body.id+%3D+4"
+    answer = (await client.get(f"{path}.csv?{query}")).text
+    head, row = answer.splitlines()
+    assert head.split(",")[-3:] == ["body.customer.name", "properties.region", "body.gone"]
+    assert row.split(",")[-3:] == ["c-1", "eu", ""]
+    page = (await client.get(f"{path}?{query}")).text
+    assert 'data-columns="body.customer.name,properties.region,body.gone"' in page
 
 
 async def test_settings_of_groups_and_brokers_are_changed_and_put_back(client: ConsoleClient) -> None:
@@ -562,8 +667,6 @@ async def test_the_log_of_changes_is_kept_in_a_file(servers: EmbeddedServers, tm
 async def test_dead_letters_are_listed_edited_and_sent_again(
     client: ConsoleClient, servers: EmbeddedServers
 ) -> None:
-    from skylark.admin.results import Group
-
     with Admin(namesrv=servers.namesrv) as admin, Producer("shop", namesrv=servers.namesrv) as producer:
         admin.groups.create(Group("dying"))
         admin.topics.create("%DLQ%dying", queues=1)

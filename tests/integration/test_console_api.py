@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from skylark import Admin, ClientSettings
-from skylark.admin.results import AclRule
+from skylark import Admin, ClientSettings, Message, Producer
+from skylark.admin.results import AclRule, Group
 from skylark.console.api import CALLS
 from skylark.console.settings import ConsoleSettings
 from skylark.settings.auth import AuthSettings
 from skylark.testing import EmbeddedServers
 from tests.support.console import Answer, ConsoleClient, console_client
+from tests.support.names import fresh_name
 
 API = "/api/v1/local"
 
@@ -224,6 +225,36 @@ async def test_a_gateway_that_only_reads_has_no_changes(servers: EmbeddedServers
         assert (await send(client, "POST", "topics/never/messages", {"body": "x"})).status == 405
 
 
+async def test_letters_journeys_clients_and_settings_are_there(
+    client: ConsoleClient, servers: EmbeddedServers
+) -> None:
+    group = fresh_name("dying")
+    with Admin(namesrv=servers.namesrv) as admin, Producer("shop", namesrv=servers.namesrv) as producer:
+        admin.groups.create(Group(group))
+        for topic in (f"%DLQ%{group}", f"%RETRY%{group}"):
+            admin.topics.create(topic, queues=1)
+        ids = [producer.send(Message(f"%DLQ%{group}", b"x")).message_id for _ in range(2)]
+        clients = (await client.get(f"{API}/clients?q=shop")).json()["clients"]
+        assert [row["group"] for row in clients] == ["shop"]
+    assert group in [row["group"] for row in (await client.get(f"{API}/dead-letters")).json()["dead_letters"]]
+    letters = (await client.get(f"{API}/dead-letters/{group}")).json()["letters"]
+    assert [row["state"] for row in letters] == ["waiting", "waiting"]
+    wanted = {"letters": [letters[0]["id"]], "rate": "100/s"}
+    results = (await send(client, "POST", f"dead-letters/{group}/resend", wanted)).json()["results"]
+    assert [(row["state"], row["letter"]) for row in results] == [("sent", letters[0]["id"])]
+    nothing = await send(client, "POST", f"dead-letters/{group}/resend", {"letters": ["0"]})
+    assert nothing.status == 400
+    steps = (await client.get(f"{API}/topics/%25DLQ%25{group}/messages/{ids[0]}/journey")).json()["journey"]
+    assert "Stored" in " ".join(step["what"] for step in steps)
+    path = "brokers/broker-a/settings"
+    key = "fileReservedTime"
+    changed = await send(client, "PUT", path, {"settings": {key: "71"}})
+    assert (changed.status, changed.json()["after"]) == (200, {key: "71"})
+    assert (await client.get(f"{API}/{path}")).json()["settings"][key] == "71"
+    assert (await send(client, "PUT", path, {"settings": {"noSuchKey": "1"}})).status == 400
+    assert (await send(client, "PUT", "brokers/127.0.0.1:1/settings", {"settings": {}})).status == 404
+
+
 # --- Users ---
 
 
@@ -307,6 +338,22 @@ async def test_users_and_rules_are_changed_and_put_back(guarded: EmbeddedServers
         assert (await client.post("/local/access/users/clerk/delete", {"name": "x"}, **cookie)).status == 400
         await client.post("/local/access/users/clerk/delete", {"name": "clerk"}, **cookie)
         assert (await client.get("/local/access/users/clerk", **cookie)).status == 404
+
+
+async def test_users_are_made_changed_and_deleted_over_http(guarded: EmbeddedServers) -> None:
+    settings = ConsoleSettings(clusters={"local": guarded.namesrv}, login=True, pages=False)
+    async with console_client(settings) as client:
+        root = {"authorization": "Basic " + base64.b64encode(b"root:root-secret").decode()}
+        made = (await send(client, "PUT", "users/typist", {}, **root)).json()
+        own = {"authorization": "Basic " + base64.b64encode(f"typist:{made['secret']}".encode()).decode()}
+        assert (await send(client, "PUT", "users/other", {}, **own)).status == 502
+        names = [row["user"] for row in (await client.get(f"{API}/users", **root)).json()["users"]]
+        assert {"root", "typist"} <= set(names)
+        changed = await send(client, "PUT", "users/typist", {"enabled": False}, **root)
+        assert (changed.status, changed.json()["enabled"]) == (200, False)
+        assert (await client.get(f"{API}/users/typist", **root)).json()["enabled"] is False
+        assert (await send(client, "DELETE", "users/typist", {}, **root)).status == 200
+        assert (await client.get(f"{API}/users/typist", **root)).status == 404
 
 
 async def test_who_is_no_super_user_changes_no_rules(guarded: EmbeddedServers) -> None:

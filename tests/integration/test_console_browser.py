@@ -14,7 +14,7 @@ from skylark.console.settings import ConsoleSettings
 from skylark.testing import EmbeddedServers
 from tests.support.console import running_console
 from tests.support.console_data import shop
-from tests.support.console_tasks import PHONE, TASKS, WIDE, Desk, launched, opened
+from tests.support.console_tasks import LONG_TASKS, PHONE, TASKS, WIDE, Desk, launched, opened
 
 pytestmark = pytest.mark.skipif(
     shutil.which("chromium") is None and not os.environ.get("CI"), reason="needs chromium: run `make setup`"
@@ -42,7 +42,11 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+@pytest.mark.parametrize(
+    "task",
+    [*TASKS, *(pytest.param(task, marks=pytest.mark.nightly) for task in LONG_TASKS)],
+    ids=lambda task: task.__name__,
+)
 def test_a_task_is_done(
     browser: Browser, address: str, servers: EmbeddedServers, task: Callable[[Desk], None]
 ) -> None:

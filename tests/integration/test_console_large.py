@@ -100,9 +100,7 @@ def test_every_page_of_a_thousand_topics_is_painted_within_a_second(tmp_path: Pa
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"] if os.getuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(
-            f"{address}/static/icon.svg"
-        )  # starts the browser's process for pages; the console stays cold
+        page.goto(f"{address}/static/icon.svg")  # the browser starts a process for the site
         painted = {}
         for path in ALLOWED:
             page.goto(f"{address}/local/{path}")

@@ -47,6 +47,20 @@ async def client(servers: EmbeddedServers) -> AsyncIterator[ConsoleClient]:
         yield client
 
 
+async def test_two_columns_are_drawn(client: ConsoleClient) -> None:
+    async def page(query: str, more: str = "") -> str:
+        return (await client.get(f"/local/sql?q={quote(query)}{more}")).text
+
+    counts = "select tags, count(*) n, sum(value.id) ids from orders where tags <> '' group by 1 order by 1"
+    assert "<caption>n / tags</caption>" in await page(counts)
+    chosen = await page(counts, "&y=ids")
+    assert "<caption>ids / tags</caption>" in chosen
+    assert '<th scope="row">b</th>' in chosen
+    times = "select storeTimestamp, value.id from orders where value.id is not null"
+    assert 'aria-label="id / storeTimestamp: id' in await page(times)
+    assert "<caption>" not in await page("select tags, keys from orders")
+
+
 async def asked(client: ConsoleClient, query: str) -> Any:
     found = await client.get(f"/local/sql.json?q={quote(query)}")
     return found.json().get("rows", found.json().get("error"))

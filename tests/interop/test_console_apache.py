@@ -15,7 +15,7 @@ from tests.interop.servers import SETTINGS, ApacheServers
 from tests.interop.versions import MAIN, OLDEST
 from tests.support.console import console_client, running_console
 from tests.support.console_data import stocked
-from tests.support.console_tasks import TASKS, Desk, launched, opened
+from tests.support.console_tasks import LONG_TASKS, TASKS, Desk, launched, opened
 from tests.support.names import fresh_name
 
 pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "mvn"), pytest.mark.timeout(600)]
@@ -67,7 +67,7 @@ def address(namesrv: str) -> Iterator[str]:
         yield f"{address}/local"
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
+@pytest.mark.parametrize("task", [*TASKS, *LONG_TASKS], ids=lambda task: task.__name__)
 def test_a_task_is_done_on_apaches_cluster(
     browser: Browser, address: str, namesrv: str, task: Callable[[Desk], None]
 ) -> None:

@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from skylark.broker.broker import Broker
 from skylark.broker.clients import ConnectedClient
-from skylark.broker.transactions.coordinator import GROUP
 from skylark.broker.transactions.half_messages import HalfRecord, prepare
 from skylark.model import names
 from skylark.model.message import PutMessage
+from skylark.model.names import TRANSACTION_GROUP
 from skylark.remoting.server import RemotingServer
 from skylark.settings import BrokerSettings
 from skylark.settings.broker import TransactionSettings
@@ -49,7 +49,9 @@ class World:
         self.broker.store.open()
         for topic, queue_offset in self.saved.items():
             if queue_offset:
-                self.broker.offsets.try_commit(topic, GROUP, 0, queue_offset, now_ms=self.clock.now_ms())
+                self.broker.offsets.try_commit(
+                    topic, TRANSACTION_GROUP, 0, queue_offset, now_ms=self.clock.now_ms()
+                )
         self.broker.transactions.load()
 
     async def ask(self) -> None:
@@ -86,7 +88,7 @@ class World:
     def save(self) -> None:
         self.broker.transactions.save_progress()
         for topic in self.saved:
-            self.saved[topic] = self.broker.offsets.query(topic, GROUP, 0) or 0
+            self.saved[topic] = self.broker.offsets.query(topic, TRANSACTION_GROUP, 0) or 0
 
     def dying_after(self, operations: int, work: Callable[[], None]) -> bool:
         """Do something while the process is killed after so many operations of its disk; was it?"""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -11,7 +16,8 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, Playwright, expect
 
-from skylark import Message, Producer
+from skylark import Admin, Message, Producer
+from tests.support.names import fresh_name
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 TIMEOUT_MS = 60_000
@@ -169,6 +175,27 @@ def a_message_is_sent_from_an_old_one_with_the_keyboard_alone(desk: Desk) -> Non
     expect(page.locator(".properties").first).to_contain_text("again")
 
 
+def single_keys_are_listed_and_switched_off(desk: Desk) -> None:
+    page = desk.page
+    page.goto(f"{desk.address}/brokers")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Next row, row before, open")
+    page.get_by_role("checkbox", name="Single keys work").uncheck()
+    page.get_by_role("button", name="Close").click()
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.reload()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Brokers", level=1)).to_be_visible()
+    page.get_by_role("button", name="Keys").click()
+    page.get_by_role("checkbox", name="Single keys work").check()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", name="Topics", level=1)).to_be_visible()
+
+
 def a_link_shows_the_same_in_another_browser_and_language(desk: Desk) -> None:
     with desk.opened(locale="zh-CN", viewport=PHONE, color_scheme="dark") as page:
         page.goto(f"{desk.address}/topics/orders/messages?tag=paid")
@@ -181,6 +208,75 @@ def a_link_shows_the_same_in_another_browser_and_language(desk: Desk) -> None:
         expect(page.get_by_role("link", name="Topics", exact=True).first).to_be_visible()
 
 
+def a_killed_consumer_is_why_its_group_lags(desk: Desk) -> None:
+    page, group = desk.page, fresh_name("killed")
+    script = (
+        "import sys; from skylark import PushConsumer; group, namesrv = sys.argv[1:]; "
+        "consumer = PushConsumer(group, namesrv=namesrv); "
+        'consumer.subscribe("shipments", "*", lambda messages: None); consumer.run()'
+    )
+    with (
+        Admin(namesrv=desk.namesrv) as admin,
+        Producer("killed", namesrv=desk.namesrv) as producer,
+        subprocess.Popen([sys.executable, "-c", script, group, desk.namesrv]) as member,
+    ):
+        try:
+            while group not in admin.groups.names() or not any(
+                admin.offsets.committed(group, "shipments").values()
+            ):  # limited by the test's time
+                assert member.poll() is None
+                producer.send(Message("shipments", b"parcel"))
+                time.sleep(0.2)
+            page.goto(f"{desk.address}/groups/{group}")
+            expect(page.locator("#grid-queues tbody tr").first).to_contain_text(f"@{member.pid}")
+            page.get_by_role("link", name="Members", exact=True).click()
+            expect(page.locator("#grid-members tbody tr")).to_have_count(1)
+        finally:
+            member.kill()
+        producer.send(Message("shipments", b"parcel"))
+        page.get_by_role("link", name="Why", exact=True).click()
+        expect(page.get_by_text("No member is online")).to_be_visible()
+        expect(page.get_by_text(f'PushConsumer("{group}"')).to_be_visible()
+
+
+def a_tail_of_five_thousand_a_second_is_followed_and_stopped(desk: Desk) -> None:
+    page, topic, done = desk.page, fresh_name("flood"), threading.Event()
+
+    def send() -> None:
+        with Producer("flood", namesrv=desk.namesrv) as producer:
+            batch = [Message(topic, b'{"parcel": %d}' % number) for number in range(100)]
+            began, sent = time.monotonic(), 0
+            while not done.is_set():
+                if sent < 5000 * (time.monotonic() - began):
+                    producer.send_batch(batch)
+                    sent += len(batch)
+                else:
+                    done.wait(0.01)
+
+    with Admin(namesrv=desk.namesrv) as admin, Producer("first", namesrv=desk.namesrv) as producer:
+        admin.topics.create(topic, queues=4)
+        producer.send(Message(topic, b"first"))
+    flood = threading.Thread(target=send, name="flood")
+    page.goto(f"{desk.address}/topics/{topic}/messages")
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator("#live")).to_have_text("live")
+    flood.start()
+    condition = page.get_by_label("Condition on properties and body")
+    try:
+        expect(page.locator("#tail-state")).to_contain_text(
+            re.compile(r"passed over: \d\d,\d{3}"), timeout=TIMEOUT_MS
+        )
+        expect(page.locator("#grid-messages tbody tr")).to_have_count(500)  # the page does not grow for ever
+        condition.fill("body.parcel = 7")  # nor does it hang
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("button", name="Live")).to_be_visible()
+    finally:
+        done.set()
+        flood.join()
+    condition.press("Enter")
+    expect(page.locator("#grid-messages tbody tr").first).to_contain_text('{"parcel": 7}')
+
+
 TASKS: tuple[Callable[[Desk], None], ...] = (
     a_message_is_found_by_a_field_of_its_body,
     new_messages_appear_live_until_stopped,
@@ -190,5 +286,10 @@ TASKS: tuple[Callable[[Desk], None], ...] = (
     a_failed_job_says_why,
     a_query_over_a_topic_is_run_and_shared,
     a_message_is_sent_from_an_old_one_with_the_keyboard_alone,
+    single_keys_are_listed_and_switched_off,
     a_link_shows_the_same_in_another_browser_and_language,
+)
+LONG_TASKS = (
+    a_killed_consumer_is_why_its_group_lags,
+    a_tail_of_five_thousand_a_second_is_followed_and_stopped,
 )

@@ -8,6 +8,7 @@ import msgspec
 
 from skylark.admin.results import BrokerNode, BrokerSummary, ClusterSummary, NameServerNames
 from skylark.admin.server_calls import ServerCalls
+from skylark.clock import now_ms
 from skylark.errors import BrokerError, ClientError
 from skylark.protocol.bodies import (
     BrokerConsumeStats,
@@ -89,7 +90,7 @@ class AsyncBrokers:
             for node in nodes
             if node.address in gathered.answers
         ]
-        return ClusterSummary(tuple(brokers), gathered.failures)
+        return ClusterSummary(tuple(brokers), gathered.failures, now_ms())
 
     async def replicas(self, cluster: str, name: str) -> Mapping[int, str]:
         """The addresses of the brokers of one name, by broker id."""

@@ -108,6 +108,10 @@ class BrokerSummary:
     earliest_message_ms: int | None
     is_active: bool
     replica: ReplicaState | None = None
+    log_end: int = 0
+    """The physical offset after the last message."""
+    clock_ms: int | None = None
+    """Its clock, to the second, when it answered; None if it does not tell."""
 
     @classmethod
     def read(cls, node: BrokerNode, table: Mapping[str, str]) -> BrokerSummary:
@@ -132,7 +136,19 @@ class BrokerSummary:
             earliest_message_ms=earliest_ms if earliest_ms > 0 else None,
             is_active=table.get("brokerActive", "true") == "true",
             replica=ReplicaState.read(table),
+            log_end=int(number("commitLogMaxOffset")),
+            clock_ms=_clock_ms(table),
         )
+
+
+def _clock_ms(table: Mapping[str, str]) -> int | None:
+    """The start of a broker and how long it runs, `[ 0 days, 0 hours, 5 minutes, 16 seconds ]`."""
+    started = table.get("bootTimestamp", "")
+    parts = [int(word) for word in table.get("runtime", "").split() if word.isdecimal()]
+    if not started.isdecimal() or len(parts) != 4:
+        return None
+    days, hours, minutes, seconds = parts
+    return int(started) + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +157,8 @@ class ClusterSummary:
 
     brokers: tuple[BrokerSummary, ...]
     failures: Failures
+    time_ms: int = 0
+    """When they answered, by the clock of this machine."""
 
 
 # --- Topics ---

@@ -19,10 +19,12 @@ from skylark.admin.leases import LeaseReceipt, receipt_of
 from skylark.admin.results import Group
 from skylark.admin.server_calls import at_once, whole
 from skylark.console.connections import WrongCredentials
-from skylark.console.pages import sql
+from skylark.console.pages import access, dead_letters, messages, sql, users
+from skylark.console.pages import brokers as servers
+from skylark.console.pages.changes import set_broker
 from skylark.console.pages.messages import STREAMS_MAX, cursor_text, message_document, parse_cursor, wanted
-from skylark.console.pages.resets import moment
-from skylark.console.view import Ask, BadForm, Console, NotThere, failures_of
+from skylark.console.pages.resets import move, plan
+from skylark.console.view import Ask, BadForm, Console, NotThere, Page, PageView, document_of, failures_of
 from skylark.errors import (
     BadMessage,
     BadName,
@@ -75,10 +77,29 @@ class NewGroup(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewOffsets(msgspec.Struct, forbid_unknown_fields=True):
-    """Either `offsets` as a cursor (`broker-a:0:12,broker-a:1:7`), or `to`: begin, end, or a time."""
+    """`offsets` as a cursor (`broker-a:0:12,broker-a:1:7`), or `to`: begin, end, a time, `group:NAME`."""
 
     offsets: str | None = None
     to: str | None = None
+
+
+class NewSettings(msgspec.Struct, forbid_unknown_fields=True):
+    """Settings of a broker by RocketMQ's keys."""
+
+    settings: dict[str, str]
+
+
+class NewUser(msgspec.Struct, forbid_unknown_fields=True):
+    is_super: bool = msgspec.field(name="super", default=False)
+    is_enabled: bool = msgspec.field(name="enabled", default=True)
+
+
+class NewResend(msgspec.Struct, forbid_unknown_fields=True):
+    """`letters` are ids, none for all that wait; `rate` such as `20/s`."""
+
+    letters: list[str] = []
+    rate: str = ""
+    to_all_groups: bool = False
 
 
 class NewReceive(msgspec.Struct, forbid_unknown_fields=True):
@@ -402,7 +423,7 @@ async def put_offsets(ask: Ask) -> Any:
     if (wanted_at.offsets is None) == (wanted_at.to is None):
         raise BadForm("pass either offsets or to")
     if wanted_at.to is not None:
-        planned = await ask.admin.offsets.preview(group, topic, moment(ask, wanted_at.to))
+        planned = await plan(ask, group, topic, wanted_at.to)
         old, new = planned.old, dict(planned.new)
     else:
         old = await ask.admin.offsets.committed(group, topic)
@@ -412,7 +433,7 @@ async def put_offsets(ask: Ask) -> Any:
     if "dry_run" in ask.request.query_params:
         return result
     if wanted_at.to is not None:
-        await ask.admin.offsets.reset(group, topic, moment(ask, wanted_at.to))
+        await move(ask, planned, wanted_at.to)
     else:
         await ask.admin.offsets.commit(group, new)
     ask.record(
@@ -515,6 +536,50 @@ async def brokers(ask: Ask) -> Any:
     }
 
 
+def shown_by(name: str, page: Page) -> Call:
+    """A call that answers with what a page shows."""
+
+    async def call(ask: Ask) -> Any:
+        found = await page(ask)
+        return document_of(found) if isinstance(found, PageView) else found
+
+    call.__name__, call.__doc__ = name, page.__doc__
+    return call
+
+
+async def put_broker_settings(ask: Ask) -> Any:
+    """Change live settings of a broker."""
+    given = await _read(ask, NewSettings)
+    return {"before": (await set_broker(ask, given.settings)).before, "after": given.settings}
+
+
+async def put_user(ask: Ask) -> Any:
+    """Make a user, whose secret only this answer has, or change one."""
+    name, given = ask.path("user"), await _read(ask, NewUser)
+    user = await ask.admin.users.get(name)
+    if user is None or not user.name:
+        if not given.is_enabled:
+            raise BadForm(f"user {name} does not exist; make it enabled")
+        return {"user": name, "secret": await users.make_user(ask, name, is_super=given.is_super)}
+    await users.set_user(ask, user, is_enabled=given.is_enabled, is_super=given.is_super)
+    return {"user": name, "super": given.is_super, "enabled": given.is_enabled}
+
+
+async def delete_user(ask: Ask) -> Any:
+    """Delete a user with its rules."""
+    name = (await users.account(ask)).name
+    await ask.admin.users.delete(name)
+    ask.record("delete_user", name)
+    return {"user": name, "deleted": True}
+
+
+async def resend(ask: Ask) -> Any:
+    """Send dead letters of a group again; a result for each."""
+    given = await _read(ask, NewResend)
+    results = await dead_letters.send_again(ask, given.letters, given.rate, to_all=given.to_all_groups)
+    return {"results": dead_letters.result_rows(results)}
+
+
 async def query(ask: Ask) -> Any:
     """The answer of an SQL query over topics, store files and tables of the lake."""
     found = await sql.answered(ask, ask.arg("query"))
@@ -542,6 +607,7 @@ CALLS: tuple[tuple[str, str, Call, type[Any] | None, tuple[str, ...]], ...] = (
         ("after", "from", "tag", "text", "where", "limit", "wait"),
     ),
     ("GET", "topics/{topic}/messages/{id}", one_message, None, ()),
+    ("GET", "topics/{topic}/messages/{id}/journey", shown_by("journey", messages.journey), None, ()),
     ("GET", "groups", groups, None, ()),
     ("PUT", "groups/{group}", put_group, NewGroup, ()),
     ("DELETE", "groups/{group}", delete_group, None, ()),
@@ -550,7 +616,17 @@ CALLS: tuple[tuple[str, str, Call, type[Any] | None, tuple[str, ...]], ...] = (
     ("POST", "groups/{group}/receive", receive, NewReceive, ()),
     ("POST", "groups/{group}/ack", ack, NewAcks, ()),
     ("POST", "groups/{group}/lease", lease, NewLease, ()),
+    ("GET", "dead-letters", shown_by("dead_letters", dead_letters.index), None, ("q", "page")),
+    ("GET", "dead-letters/{group}", shown_by("letters", dead_letters.letters), None, ("all", "q", "page")),
+    ("POST", "dead-letters/{group}/resend", resend, NewResend, ()),
     ("GET", "brokers", brokers, None, ()),
+    ("GET", "brokers/{broker}/settings", shown_by("broker_settings", servers.settings), None, ()),
+    ("PUT", "brokers/{broker}/settings", put_broker_settings, NewSettings, ()),
+    ("GET", "clients", shown_by("clients", servers.clients), None, ("q", "page")),
+    ("GET", "users", shown_by("users", access.index), None, ()),
+    ("GET", "users/{user}", shown_by("user", users.one), None, ()),
+    ("PUT", "users/{user}", put_user, NewUser, ()),
+    ("DELETE", "users/{user}", delete_user, None, ()),
     ("GET", "sql", query, None, ("query", "messages")),
 )
 """Method, path under a cluster, function, body, and parameters."""
@@ -567,6 +643,9 @@ PARAMETERS = {
     "topic": "Only this topic.",
     "query": "A SELECT; tables are topics, `store.TOPIC` and `lake.TABLE`.",
     "messages": "Number of newest messages of a topic that are read; default 10000, at most 100000.",
+    "q": "Only what contains this text.",
+    "page": "The number of the page, 50 rows each; default 1.",
+    "all": "1: with letters that were sent again.",
     "dry_run": "Only show what would happen.",
 }
 """What the parameters of queries mean."""

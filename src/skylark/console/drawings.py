@@ -15,6 +15,7 @@ Point = tuple[int, float | None]
 SERIES_MAX = 8
 GRID_LINES = 3
 WIDTH, HEIGHT = 720, 140
+STRIP_HEIGHT = 48
 
 
 def sparkline(points: Sequence[Point], *, width: int = 96, height: int = 24) -> Markup:
@@ -68,9 +69,40 @@ def share_bar(ratio: float | None, level: str = "") -> Markup:
         return Markup("")
     width = min(1.0, max(0.0, ratio)) * 64
     return Markup(  # noqa: S704 - numbers and our own word
-        f'<svg class="bar {level}" viewBox="0 0 64 6" width="64" height="6" aria-hidden="true">'
+        f'<svg class="bar {level}" viewBox="0 0 64 6" width="64" height="6" preserveAspectRatio="none" '
+        'aria-hidden="true">'
         '<rect class="ground" width="64" height="6" rx="3"/>'
         f'<rect width="{width:.1f}" height="6" rx="3"/></svg>'
+    )
+
+
+def bars(rows: Sequence[tuple[str, float]], *, title: str) -> Markup:
+    """A bar for each name, from 0 to the right; values below 0 have none."""
+    top = max((value for _, value in rows), default=0.0)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{share_bar(value / top if top > 0 else 0.0)}</td>'
+        f"<td>{escape(shown(value, 'number'))}</td></tr>"
+        for name, value in rows
+    )
+    return Markup(f'<table class="bars"><caption>{escape(title)}</caption>{lines}</table>')  # noqa: S704 - escaped
+
+
+def strip(bars: Sequence[tuple[int, str, str]], *, title: str) -> Markup:
+    """Counts over time as bars that are links: count, address, and what a bar says."""
+    top = max((count for count, _, _ in bars), default=0) or 1
+    step = WIDTH / max(1, len(bars))
+    drawn = []
+    for number, (count, href, text) in enumerate(bars):
+        x, height = number * step, STRIP_HEIGHT * count / top
+        drawn.append(
+            f'<a href="{escape(href)}"><title>{escape(text)}</title>'
+            f'<rect class="ground" x="{x:.1f}" width="{step:.1f}" height="{STRIP_HEIGHT}"/>'
+            f'<rect x="{x + 1:.1f}" y="{STRIP_HEIGHT - height:.1f}" width="{step - 2:.1f}" '
+            f'height="{height:.1f}"/></a>'
+        )
+    return Markup(  # noqa: S704 - escaped
+        f'<svg class="strip-chart" viewBox="0 0 {WIDTH} {STRIP_HEIGHT}" preserveAspectRatio="none" '
+        f'role="group" aria-label="{escape(title)}">{"".join(drawn)}</svg>'
     )
 
 

@@ -40,6 +40,7 @@ from skylark.console.pages import (
 from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, Console, NotThere, Page, PageView, failed, rendered
 from skylark.errors import NoRoute, RocketMQError
+from skylark.tasks import Tasks
 
 PAGE_TIMEOUT_S = 20.0
 SUFFIXES = ("json", "csv")
@@ -102,6 +103,7 @@ FORMS: tuple[tuple[str, Page], ...] = (
     ("groups/{group}/settings", changes.update_group),
     ("groups/{group}/reset", resets.apply),
     ("brokers/{broker}/settings", changes.update_broker),
+    ("name-servers/kv", changes.put_value),
     ("dead-letters/{group}/resend", dead_letters.resend),
     ("dead-letters/{group}/edit/{id}", dead_letters.edit),
     ("dead-letters/{group}/edit/{id}/try", dead_letters.attempt),
@@ -122,9 +124,13 @@ def application(settings: ConsoleSettings) -> App:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        tasks = Tasks()
+        if settings.pages:
+            tasks.spawn(console.warm_up())
         try:
             yield
         finally:
+            await tasks.close()
             await console.connections.close()
 
     app = Starlette(routes=_routes(console), lifespan=lifespan, exception_handlers={Denied: _denied})

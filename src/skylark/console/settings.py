@@ -40,7 +40,7 @@ class ConsoleSettings:
     store: Path | None = None
     """A store directory whose topics SQL can query, whoever asks."""
     lake: Mapping[str, str] = field(default_factory=dict)
-    """Tables for SQL, by name: `delta:DIR` or `parquet:DIR`. Whoever asks can query them."""
+    """Tables for SQL, by name: `delta:DIR`, `parquet:DIR`, `iceberg:TABLE`. Whoever asks can query them."""
 
     proxies: Mapping[str, str] = field(default_factory=dict)
     """Metrics pages of gRPC proxies, by name."""
@@ -56,9 +56,10 @@ class ConsoleSettings:
                     "clusters", f"invalid name {alias!r} of a cluster; use small letters, digits, - and _"
                 )
         for name, place in self.lake.items():
-            if place.partition(":")[0] not in ("delta", "parquet"):
+            if place.partition(":")[0] not in ("delta", "parquet", "iceberg"):
                 raise SettingsError(
-                    "lake", f"invalid table {name}={place}; use NAME=delta:DIR or NAME=parquet:DIR"
+                    "lake",
+                    f"invalid table {name}={place}; use NAME=delta:DIR, parquet:DIR or iceberg:TABLE",
                 )
         for name, url in self.proxies.items():
             if urlsplit(url).scheme not in ("http", "https"):

@@ -267,11 +267,15 @@ def _stored_row(message: StoredMessage) -> dict[str, object]:
 
 
 def lake_files(place: str) -> list[str]:
-    """The Parquet files of a table in a directory, `delta:DIR` or `parquet:DIR`. Raises SettingsError."""
-    from skylark.pipelines.lake.table_commit import open_log  # noqa: PLC0415 - needs the extra `spark`
+    """The Parquet files of a table, which is in a directory. Raises SettingsError."""
+    from skylark.pipelines.lake.file_store import DirectoryFiles  # noqa: PLC0415 - needs the extra `spark`
+    from skylark.pipelines.lake.table_commit import open_log  # noqa: PLC0415
 
     kind, _, where = place.partition(":")
-    return [str(Path(where) / file.path) for file in open_log(kind, where).files()]
+    log = open_log(kind, where)
+    if not isinstance(log.store, DirectoryFiles):
+        raise SettingsError("lake", f"SQL cannot read {place}; only tables in directories")
+    return [str(log.store.root / file.path) for file in log.files()]
 
 
 def rows_of(answer: SqlAnswer) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -114,6 +116,15 @@ class Console:
             languages=LANGUAGES,
         )
         self._templates.filters.update(shown=shown, duration=format_duration, json=_pretty)
+
+    async def warm_up(self) -> None:
+        """Do what the first look would wait for: read templates, and clusters unless users log in."""
+        for alias in () if self.settings.login else self.settings.clusters:
+            with contextlib.suppress(RocketMQError):  # pages say it
+                await (await self.connections.get(alias)).watch.now()
+        for name in self._templates.list_templates():
+            self._templates.get_template(name)
+            await asyncio.sleep(0)
 
     def render(self, name: str, **values: Any) -> str:
         return self._templates.get_template(name).render(**values)
@@ -316,17 +327,19 @@ def text_of(key: str, language: str, **values: object) -> str:
     return text.format(**values) if values else text
 
 
+def document_of(view: PageView) -> Any:
+    """What a page shows, as values of JSON."""
+    if view.document is not None:
+        return view.document
+    document: dict[str, Any] = {grid.name: grid.document() for grid in view.grids}
+    return {**document, "failures": list(view.failures)} if view.failures else document
+
+
 def rendered(ask: Ask, view: PageView, suffix: str) -> Response:
     """The page in the form that the address asks for."""
     if suffix == "json":
-        document = view.document
-        if document is None:
-            document = {grid.name: grid.document() for grid in view.grids}
-            if view.failures:
-                document["failures"] = list(view.failures)
-        return Response(
-            msgspec.json.encode(document, enc_hook=str), view.status, media_type="application/json"
-        )
+        body = msgspec.json.encode(document_of(view), enc_hook=str)
+        return Response(body, view.status, media_type="application/json")
     if suffix == "csv":
         wanted = ask.arg("table")
         grids = [grid for grid in view.grids if not wanted or grid.name == wanted]

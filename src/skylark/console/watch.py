@@ -24,6 +24,8 @@ from skylark.console.drawings import Point
 from skylark.errors import BrokerError, RocketMQError
 from skylark.model.job_report import REPORT_TOPIC
 from skylark.model.message import DEAD_LETTER_TOPIC_PREFIX
+from skylark.model.names import HALF_TOPIC, TRANSACTION_GROUP
+from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.tasks import Tasks
 
@@ -56,6 +58,8 @@ class Inventory:
     groups: tuple[str, ...]
     dead_letters: Mapping[str, DeadLetterCount]
     failures: tuple[str, ...]
+    open_transactions: int = 0
+    """Half messages since the last that was decided, if none was decided between two looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ class Watch:
         self._changes = 0
         self._inventory: tuple[float, Inventory] | None = None
         self._letters: dict[str, DeadLetterCount] = {}
+        self._decided: dict[MessageQueue, int] = {}
         self._last: Look | None = None
         self._states: tuple[float, GroupStates] | None = None
         self._states_every_s = EVERY_S
@@ -296,10 +301,22 @@ class Watch:
             tuple(groups),
             await self._count_letters(topics, failures),
             tuple(failures),
+            await self._open_transactions(topics),
         )
         if self._changes == changes:
             self._inventory = (time.monotonic(), inventory)
         return inventory
+
+    async def _open_transactions(self, topics: Iterable[str]) -> int:
+        if HALF_TOPIC not in topics:
+            return 0
+        try:
+            progress = await self._admin.groups.progress(TRANSACTION_GROUP, HALF_TOPIC)
+        except RocketMQError:
+            return 0
+        decided = {part.queue: part.committed for part in progress.queues}
+        before, self._decided = self._decided, decided
+        return progress.lag if decided == before else 0
 
     async def _count_letters(self, topics: Iterable[str], failures: list[str]) -> dict[str, DeadLetterCount]:
         """Counts by group; those of the groups that were not counted for longest are new."""

@@ -61,6 +61,8 @@ LAKE_NAMESPACE = "SKYLARK_LAKE"
 """Of the name servers' key-value table: a topic and the address of the table that archives it."""
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """The group of tools that read. It exists on every broker: reading with it creates no group."""
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""Its offset in the half topic: all half messages before it are decided."""
 SYSTEM_GROUPS = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -69,7 +71,7 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")

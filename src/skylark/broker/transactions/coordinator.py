@@ -39,7 +39,6 @@ from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
 
 log = logging.getLogger(__name__)
 
-GROUP = "CID_RMQ_SYS_TRANS"
 UNITS_AT_ONCE = 512
 CHECKS_AT_ONCE = 32
 """Checks before the task yields to the loop."""
@@ -178,11 +177,13 @@ class TransactionCoordinator:
         self._commit(names.HALF_OP_TOPIC, self._op_first)
 
     def _commit(self, topic: str, queue_offset: int) -> None:
-        if (self._offsets.query(topic, GROUP, 0) or 0) != queue_offset:
-            self._offsets.try_commit(topic, GROUP, 0, queue_offset, now_ms=self._clock.now_ms())
+        if (self._offsets.query(topic, names.TRANSACTION_GROUP, 0) or 0) != queue_offset:
+            self._offsets.try_commit(
+                topic, names.TRANSACTION_GROUP, 0, queue_offset, now_ms=self._clock.now_ms()
+            )
 
     def _progress(self, topic: str, queue: ConsumeQueue) -> int:
-        committed = self._offsets.query(topic, GROUP, 0)
+        committed = self._offsets.query(topic, names.TRANSACTION_GROUP, 0)
         return min(max(committed or 0, queue.min_offset), queue.max_offset)
 
     def _queue(self, topic: str) -> ConsumeQueue:

@@ -97,7 +97,7 @@ async def settings(ask: Ask) -> PageView:
 
 
 async def name_servers(ask: Ask) -> PageView:
-    """What each name server knows, its settings, and the table of fixed orders; differences are marked."""
+    """What each name server knows, its settings, and a table of values; differences are marked."""
     addresses = ask.admin.name_servers.addresses
     found = dict(zip(addresses, await at_once(ask.admin.name_servers.known, addresses), strict=True))
     failures = {address: error for address, error in found.items() if isinstance(error, RocketMQError)}
@@ -125,10 +125,10 @@ async def name_servers(ask: Ask) -> PageView:
             servers,
         )
     ]
-    orders = await ask.admin.name_servers.table(ORDER_NAMESPACE)
-    if orders:
-        rows = [{"topic": topic, "order": text} for topic, text in sorted(orders.items())]
-        grids.append(Grid("orders", (GridColumn("topic"), GridColumn("order", "code")), rows))
+    namespace = ask.arg("namespace", ORDER_NAMESPACE)
+    table = await ask.admin.name_servers.table(namespace)
+    rows = [{"key": key, "value": value} for key, value in sorted(table.items())]
+    grids.append(Grid("kv", (GridColumn("key", "name"), GridColumn("value", "code")), rows))
     try:
         config = await ask.admin.name_servers.config()
     except SomeServersFailed as error:
@@ -140,12 +140,12 @@ async def name_servers(ask: Ask) -> PageView:
     }
     grids.append(replace(settings_grid(values), sortable=frozenset({"setting"})))
     return PageView(
-        template="list.html",
+        template="name_servers.html",
         nav="name_servers",
         title=ask.t("name_servers"),
         sentence=ask.t("name_servers.sentence", count=len(addresses), away=len(failures)),
         grids=tuple(grids),
-        data=LIST,
+        data={**LIST, "namespace": namespace},
         code=(
             ("skylark", f"skylark namesrv config --namesrv {ask.connection.namesrv}"),
             ("python", "admin.name_servers.config()"),

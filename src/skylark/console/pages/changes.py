@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from skylark.console.changes import Change
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.pages import resets, users
 from skylark.console.view import Ask, BadForm, NotThere, PageView, redirect
@@ -74,11 +75,17 @@ async def _undo_broker(ask: Ask, before: dict[str, Any]) -> None:
     await ask.admin.brokers.update_config(before["settings"], broker=before["broker"])
 
 
+async def _undo_value(ask: Ask, before: dict[str, Any]) -> None:
+    await _set_value(ask, before["namespace"], before["key"], before["value"])
+
+
 UNDOS: dict[str, Callable[[Ask, dict[str, Any]], Awaitable[None]]] = {
     "reset": resets.put_back,
     "update_topic": _undo_topic,
     "update_group": _undo_group,
     "update_broker": _undo_broker,
+    "put_value": _undo_value,
+    "delete_value": _undo_value,
     "create_user": users.undo_create,
     "update_user": users.undo_update,
     "put_rule": users.undo_rule,
@@ -168,7 +175,7 @@ def _count(fields: dict[str, str], name: str, fallback: int) -> int:
     return int(text)
 
 
-# --- Groups and brokers ---
+# --- Groups and servers ---
 
 
 async def update_group(ask: Ask) -> Response:
@@ -190,15 +197,43 @@ async def update_group(ask: Ask) -> Response:
 
 async def update_broker(ask: Ask) -> Response:
     """Change one setting of a broker."""
-    broker, fields = ask.path("broker"), await ask.form()
+    fields = await ask.form()
+    name = fields.get("name", "").strip()
+    change = await set_broker(ask, {name: fields.get("value", "").strip()})
+    return redirect(ask.href("brokers", ask.path("broker"), "settings", q=name, changed=change.number))
+
+
+async def set_broker(ask: Ask, wanted: Mapping[str, str]) -> Change:
+    """Change settings of the broker that the address names. Raises NotThere, BadForm."""
+    broker = ask.path("broker")
     # Not an address: the request is signed as the person who is logged in.
     if all(node.name != broker for node in await ask.admin.brokers.nodes()):
         raise NotThere(ask.t("broker.missing", broker=broker))
-    name, value = fields.get("name", "").strip(), fields.get("value", "").strip()
     old = await ask.admin.brokers.config(broker)
-    if name not in old:
-        raise BadForm(ask.t("broker.no_setting", name=name))
-    await ask.admin.brokers.update_config({name: value}, broker=broker)
-    before = {"broker": broker, "settings": {name: old[name]}}
-    change = ask.record("update_broker", f"{broker} {name}", before=before, after={name: value})
-    return redirect(ask.href("brokers", broker, "settings", q=name, changed=change.number))
+    if unknown := [name for name in wanted if name not in old]:
+        raise BadForm(ask.t("broker.no_setting", name=unknown[0]))
+    await ask.admin.brokers.update_config(wanted, broker=broker)
+    before = {"broker": broker, "settings": {name: old[name] for name in wanted}}
+    return ask.record("update_broker", f"{broker} {' '.join(wanted)}", before=before, after=wanted)
+
+
+async def put_value(ask: Ask) -> Response:
+    """Set or delete a value of the name servers' table."""
+    fields = await ask.form()
+    namespace, key = fields.get("namespace", "").strip(), fields.get("key", "").strip()
+    if not namespace or not key:
+        raise BadForm(ask.t("kv.incomplete"))
+    wanted = None if fields.get("delete") else fields.get("value", "").strip()
+    place = {"namespace": namespace, "key": key}
+    before = {**place, "value": await ask.admin.name_servers.get(namespace, key)}
+    await _set_value(ask, namespace, key, wanted)
+    action = "delete_value" if wanted is None else "put_value"
+    change = ask.record(action, f"{namespace} {key}", before=before, after={"value": wanted})
+    return redirect(ask.href("name-servers", namespace=namespace, changed=change.number))
+
+
+async def _set_value(ask: Ask, namespace: str, key: str, value: str | None) -> None:
+    if value is None:
+        await ask.admin.name_servers.delete(namespace, key)
+    else:
+        await ask.admin.name_servers.put(namespace, key, value)

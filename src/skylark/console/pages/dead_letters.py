@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from skylark.quantities import parse_rate
 LETTERS_MAX = 200
 KINDS_MAX = 8
 RESEND_MAX = 1000
+LETTER_KEYS = ("id", "died", "state", "topic", "tag", "keys", "attempts", "preview")
 RESEND_S_MAX = 15.0
 """A browser waits for the answer; the command line has no such limit."""
 
@@ -75,7 +76,7 @@ async def letters(ask: Ask) -> PageView:
         GridColumn("tag", "tag", optional=True),
         GridColumn("keys", "words", optional=True),
         GridColumn("attempts", "number"),
-        GridColumn("preview", "preview"),
+        GridColumn("preview", "field"),
         GridColumn("edit", "link", lambda row: ask.href("dead-letters", group, "edit", row["id"])),
     )
     if ask.settings.read_only:
@@ -100,6 +101,7 @@ async def letters(ask: Ask) -> PageView:
         crumbs=((ask.t("dead_letters"), ask.href("dead-letters")), (group, ask.here())),
         grids=(replace(grid, rows=shown),),
         data={"group": group, "with_all": with_all, "kinds": _kinds(chosen.values())},
+        document={"letters": [{key: row[key] for key in LETTER_KEYS} for row in shown], "count": len(rows)},
         code=(
             ("skylark", f"skylark dlq resend {group} --namesrv {ask.connection.namesrv}"),
             ("python", f'admin.dead_letters.resend("{group}")'),
@@ -145,16 +147,22 @@ async def _is_sent(ask: Ask, letter: DeadLetter) -> bool:
 
 async def resend(ask: Ask) -> PageView:
     """Send the chosen letters, or all that wait, at a rate; the result of each."""
-    group, fields = ask.path("group"), await ask.form()
-    to_all = fields.get("to_all") == "1"
+    fields = await ask.form()
     ids = fields.get("chosen", "").split()
+    results = await send_again(ask, ids, fields.get("rate", ""), to_all=fields.get("to_all") == "1")
+    return _results(ask, ask.path("group"), results)
+
+
+async def send_again(ask: Ask, ids: Sequence[str], rate_text: str, *, to_all: bool) -> list[Resent]:
+    """Send the letters with these ids, or without ids all that wait. Raises BadForm."""
+    group = ask.path("group")
     found = await ask.admin.dead_letters.find(group, all_letters=bool(ids), letters_max=RESEND_MAX)
     if ids:
         found = [letter for letter in found if letter.message.offset_message_id in set(ids)]
     if not found:
         raise BadForm(ask.t("letters.none"))
     try:
-        rate = parse_rate(fields["rate"]) if fields.get("rate") else None
+        rate = parse_rate(rate_text) if rate_text else None
     except ValueError as error:
         raise BadForm(str(error)) from None
     if rate is not None and len(found) / rate > RESEND_S_MAX:
@@ -169,11 +177,11 @@ async def resend(ask: Ask) -> PageView:
         results += (await ask.admin.dead_letters.resend(group, to_all_groups=to_all)).resent
     done = sum(1 for item in results if item.error is None)
     ask.record("resend", group, after={"letters": len(results), "sent": done, "to_all_groups": to_all})
-    return _results(ask, group, results)
+    return results
 
 
-def _results(ask: Ask, group: str, results: list[Resent]) -> PageView:
-    rows = [
+def result_rows(results: Iterable[Resent]) -> list[dict[str, Any]]:
+    return [
         {
             "state": "sent" if item.error is None else "failed",
             "keys": item.letter.message.keys,
@@ -184,6 +192,9 @@ def _results(ask: Ask, group: str, results: list[Resent]) -> PageView:
         }
         for item in results
     ]
+
+
+def _results(ask: Ask, group: str, results: list[Resent]) -> PageView:
     columns = (
         GridColumn("state", "state"),
         GridColumn("keys", "words"),
@@ -199,7 +210,7 @@ def _results(ask: Ask, group: str, results: list[Resent]) -> PageView:
         title=group,
         sentence=ask.t("letters.done", sent=len(results) - failed, failed=failed),
         crumbs=((ask.t("dead_letters"), ask.href("dead-letters")), (group, ask.href("dead-letters", group))),
-        grids=(Grid("results", columns, rows),),
+        grids=(Grid("results", columns, result_rows(results)),),
         data=LIST,
     )
 

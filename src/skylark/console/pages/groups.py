@@ -9,7 +9,7 @@ from skylark.admin.overview import GroupState
 from skylark.admin.results import ConnectedConsumers
 from skylark.console.grid import Grid, GridColumn, Row
 from skylark.console.pages.overview import state_of
-from skylark.console.pages.topics import settings_grid
+from skylark.console.pages.topics import consumer_command, settings_grid
 from skylark.console.view import LIST, Ask, NotThere, PageSection, PageView, failures_of, list_page
 from skylark.errors import RocketMQError
 from skylark.model.names import dead_letter_topic
@@ -82,7 +82,7 @@ async def index(ask: Ask) -> PageView:
         search=("group", "topics"),
         fill=with_members,
         sentence={"lag": f"{look.lag:,}"},
-        data={"empty": "skylark tail orders --group billing"},
+        data={"empty": consumer_command(ask, "billing", "orders")},
         code=(
             ("skylark", f"skylark group list --namesrv {ask.connection.namesrv}"),
             ("python", 'admin.groups.progress("billing").lag'),
@@ -234,7 +234,7 @@ async def members(ask: Ask) -> PageView:
         crumbs=GROUPS.crumbs(ask, group),
         tabs=GROUPS.tabs(ask, group, "members"),
         grids=tuple(grids),
-        data={**LIST, "empty": f"skylark tail orders --group {group}"},
+        data={**LIST, "empty": consumer_command(ask, group, "orders")},
         code=(
             ("skylark", f"skylark consumer list {group} --namesrv {ask.connection.namesrv}"),
             ("python", f'admin.clients.consumers("{group}")'),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,7 +19,8 @@ from skylark.admin.message_json import document, text_of
 from skylark.admin.messages import SCANNED_MAX, MessagePage
 from skylark.admin.server_calls import at_once, whole
 from skylark.client.received_message import ReceivedMessage
-from skylark.console.grid import Grid, GridColumn
+from skylark.console import drawings
+from skylark.console.grid import Grid, GridColumn, format_moment
 from skylark.console.pages.topics import TOPICS
 from skylark.console.settings import ConsoleSettings
 from skylark.console.view import Ask, BadForm, NotThere, PageView, failures_of, redirect
@@ -37,6 +39,11 @@ STREAMS_MAX = 64
 TAIL_EVERY_S = 0.5
 TAIL_ROWS_MAX = 50
 """Per step; the rest is counted."""
+TAIL_READ_MAX = 5000
+"""Messages that a filter looks at in a step; without a filter only those that are shown are read."""
+COLUMNS_MAX = 8
+DENSITY_PARTS, DENSITY_REQUESTS_MAX = 48, 400
+PROPERTIES = "properties."
 FILTERS = ("id", "key", "tag", "text", "where", "from", "to", "queue")
 _TOKEN = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?=\s*:)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)'
@@ -51,7 +58,8 @@ async def index(ask: Ask) -> PageView:
     """The newest messages, or those that the filters find."""
     topic = ask.path("topic")
     page = await found_by(ask, topic)
-    rows = [message_row(ask, message) for message in page.messages]
+    chosen = chosen_columns(ask)
+    rows = [message_row(ask, message, chosen) for message in page.messages]
     columns = (
         GridColumn("stored", "time", lambda row: row["href"]),
         GridColumn("queue", "place", lambda row: row["href"]),
@@ -59,7 +67,7 @@ async def index(ask: Ask) -> PageView:
         GridColumn("tag", "tag"),
         GridColumn("keys", "words"),
         GridColumn("size", "bytes"),
-        GridColumn("preview", "preview"),
+        *(GridColumn(name, "field") for name in chosen or ("preview",)),
     )
     older = None if page.next_before is None else ask.here(before=cursor_text(page.next_before))
     is_filtered = any(ask.arg(name) for name in FILTERS)
@@ -76,10 +84,12 @@ async def index(ask: Ask) -> PageView:
         grids=(Grid("messages", columns, rows),),
         data={
             "topic": topic,
+            "fields": chosen or ["preview"],
+            "density": await _density(ask, topic) if ask.arg("density") == "1" else None,
             "older": older,
             "is_first": not ask.arg("before"),
             "is_filtered": is_filtered,
-            "filters": {name: ask.arg(name) for name in FILTERS},
+            "filters": {name: ask.arg(name) for name in (*FILTERS, "columns")},
             "can_send": not ask.settings.read_only and topic not in UNSENDABLE_TOPICS,
         },
         document={
@@ -93,6 +103,33 @@ async def index(ask: Ask) -> PageView:
         ),
         failures=failures_of(page.failures),
     )
+
+
+async def _density(ask: Ask, topic: str) -> Markup:
+    """How many messages were stored in each part of the chosen time; the number of requests is limited."""
+    queues = await ask.admin.topics.queues(topic)
+    parts = min(DENSITY_PARTS, DENSITY_REQUESTS_MAX // max(1, len(queues)))
+    found = await at_once(ask.admin.offsets.earliest_time_ms, queues)
+    oldest = [at for at in found if at is not None and not isinstance(at, RocketMQError)]
+    now_ms = round(time.time() * 1000)
+    end = _moment(ask, "to", now_ms)
+    start = max(_moment(ask, "from", 0), min(oldest, default=end))
+    if parts < 2 or start >= end:
+        return Markup("")
+    edges = [start + (end - start) * number // parts for number in range(parts + 1)]
+    places = [(queue, edge) for queue in queues for edge in edges]
+
+    async def find(place: tuple[MessageQueue, int]) -> int:
+        return await ask.admin.offsets.at_time(*place)
+
+    offsets = whole(dict(zip(places, await at_once(find, places), strict=True)))
+    bars = []
+    for left, right in pairwise(edges):
+        count = sum(offsets[queue, right] - offsets[queue, left] for queue in queues)
+        times = [format_moment(edge).replace(" ", "T") + "Z" for edge in (left, right)]
+        href = ask.here(**{"from": times[0], "to": times[1], "before": ""})
+        bars.append((count, href, f"{times[0]} to {times[1]}: {count:,}"))
+    return drawings.strip(bars, title=ask.t("messages.density"))
 
 
 async def found_by(ask: Ask, topic: str) -> MessagePage:
@@ -188,27 +225,52 @@ def _condition(where: str) -> Callable[[ReceivedMessage], bool]:
     def holds(message: ReceivedMessage) -> bool:
         properties = dict(message.properties)
         if has_body:
-            try:
-                _flatten(msgspec.json.decode(message.body), "body", properties)
-            except (msgspec.DecodeError, BadBody, CorruptRecord):
+            fields = _body_fields(message, "$")
+            if fields is None:
                 return False
+            properties |= fields
         return selector.matches(properties)
 
     return holds
 
 
-def _flatten(value: Any, name: str, out: dict[str, str]) -> None:
+def _body_fields(message: ReceivedMessage, separator: str) -> dict[str, str] | None:
+    """The fields of a JSON body by names such as `body.customer.id`; None for other bodies."""
+    fields: dict[str, str] = {}
+    try:
+        _flatten(msgspec.json.decode(message.body), "body", separator, fields)
+    except (msgspec.DecodeError, BadBody, CorruptRecord):
+        return None
+    return fields
+
+
+def _flatten(value: Any, name: str, separator: str, out: dict[str, str]) -> None:
     if isinstance(value, dict):
         for key, part in value.items():
-            _flatten(part, f"{name}${key}", out)
+            _flatten(part, f"{name}{separator}{key}", separator, out)
     elif isinstance(value, bool):
         out[name] = str(value).lower()
     elif isinstance(value, str | int | float):
         out[name] = str(value)
 
 
-def message_row(ask: Ask, message: ReceivedMessage) -> dict[str, Any]:
+def chosen_columns(ask: Ask) -> list[str]:
+    """Fields that the address asks for in place of the preview: `body.…`, or properties. Raises BadForm."""
+    words = [word.strip() for word in ask.arg("columns").split(",")]
+    names = [word if word.startswith("body.") else f"{PROPERTIES}{word}" for word in words if word]
+    if ask.settings.hide_bodies and any(name.startswith("body.") for name in names):
+        raise BadForm(ask.t("messages.hidden"))
+    return list(dict.fromkeys(names))[:COLUMNS_MAX]
+
+
+def message_row(ask: Ask, message: ReceivedMessage, columns: Sequence[str] = ()) -> dict[str, Any]:
+    """A row of the list. Names of fields have a dot, so that none replaces another cell."""
+    fields: dict[str, str] = {}
+    if any(name.startswith("body.") for name in columns):
+        fields = _body_fields(message, ".") or {}
+    properties = {f"{PROPERTIES}{name}": value for name, value in message.properties.items()}
     return {
+        **{name: (properties | fields).get(name, "") for name in columns},
         "stored": message.store_timestamp,
         "queue": f"{message.broker_name}:{message.queue_id}",
         "offset": message.queue_offset,
@@ -409,40 +471,51 @@ def hex_dump(data: bytes) -> str:
 
 async def tail(ask: Ask) -> Response:
     """New messages as server-sent events, at most TAIL_ROWS_MAX a step; the rest is counted."""
-    topic, is_wanted = ask.path("topic"), wanted(ask)
+    topic, is_wanted, columns = ask.path("topic"), wanted(ask), chosen_columns(ask)
     if ask.console.streams >= STREAMS_MAX:
         return Response(f"{STREAMS_MAX} streams are open already\n", 503, media_type="text/plain")
     at = {part.queue: part.end for part in (await ask.admin.topics.stats(topic)).queues}
     headers = {"x-accel-buffering": "no"}
     return StreamingResponse(
-        _events(ask, topic, at, is_wanted), media_type="text/event-stream", headers=headers
+        _events(ask, topic, at, is_wanted, columns), media_type="text/event-stream", headers=headers
     )
 
 
 async def _events(
-    ask: Ask, topic: str, at: dict[MessageQueue, int], is_wanted: Callable[[ReceivedMessage], bool]
+    ask: Ask,
+    topic: str,
+    at: dict[MessageQueue, int],
+    is_wanted: Callable[[ReceivedMessage], bool],
+    columns: Sequence[str],
 ) -> AsyncIterator[bytes]:
     ask.console.streams += 1
+    is_filtered = any(ask.arg(name) for name in ("tag", "text", "where"))
+    read_max = TAIL_READ_MAX if is_filtered else TAIL_ROWS_MAX
     try:
         yield b"retry: 2000\n\n"
         while True:
             try:
                 stats = await ask.admin.topics.stats(topic)
                 moved = {
-                    part.queue: at.get(part.queue, part.begin)
+                    part.queue: max(at.get(part.queue, part.begin), part.end - read_max)
                     for part in stats.queues
                     if part.end > at.get(part.queue, part.begin)
                 }
-                found = await ask.admin.messages.since(topic, moved, messages_max=1000) if moved else None
+                skipped = sum(start - at.get(queue, start) for queue, start in moved.items())
+                messages_max = min(read_max * len(moved), TAIL_READ_MAX)
+                found = (
+                    await ask.admin.messages.since(topic, moved, messages_max=messages_max) if moved else None
+                )
             except RocketMQError as error:
                 yield f"event: failed\ndata: {msgspec.json.encode(str(error)).decode()}\n\n".encode()
                 found = None
             if found is not None:
+                at |= moved
                 for message in found.messages:
                     at[message.queue] = max(at.get(message.queue, 0), message.queue_offset + 1)
                 chosen = [message for message in found.messages if is_wanted(message)]
-                shown = [message_row(ask, message) for message in chosen[-TAIL_ROWS_MAX:]]
-                event = {"rows": shown, "passed": len(chosen) - len(shown)}
+                shown = [message_row(ask, message, columns) for message in chosen[-TAIL_ROWS_MAX:]]
+                event = {"rows": shown, "passed": skipped + len(chosen) - len(shown)}
                 yield b"data: " + msgspec.json.encode(event) + b"\n\n"
             else:
                 yield b": \n\n"

@@ -9,13 +9,16 @@ from starlette.responses import Response
 
 from skylark.admin.overview import GroupState
 from skylark.admin.results import ConnectedConsumers, TopicStats
-from skylark.console.grid import Grid, GridColumn, Row
+from skylark.console.grid import Grid, GridColumn, Row, format_size
 from skylark.console.view import Ask, PageView, redirect
 from skylark.console.watch import BROADCASTING, Look, Watch
 from skylark.errors import RocketMQError
+from skylark.model.names import HALF_TOPIC
 
 ROWS = 8
 DISK_NOTE = 0.75
+BEHIND_BYTES_NOTE = 32 << 20
+CLOCK_MS_NOTE = 5000
 LAG_GROWTH_NOTE = 1.0
 """Messages per second."""
 STANDS_PER_S = 0.05
@@ -76,6 +79,7 @@ def concerns_of(
             level = "bad" if item.disk_used_ratio > 0.85 else "warn"
             text = ask.t("concern.disk", broker=item.node.name, used=f"{item.disk_used_ratio:.0%}")
             yield Concern(level, text, ask.href("brokers", item.node.name))
+    yield from _server_concerns(ask, look)
     for name, count in look.inventory.dead_letters.items():
         if count.waiting:
             text = ask.t("concern.dead_letters", group=name, count=f"{count.waiting:,}")
@@ -89,6 +93,24 @@ def concerns_of(
         elif group.lag and growth is not None and growth > LAG_GROWTH_NOTE:
             text = ask.t("concern.lag", group=name, lag=f"{group.lag:,}", rate=f"{growth:,.0f}")
             yield Concern("warn", text, ask.href("groups", name, "why"))
+
+
+def _server_concerns(ask: Ask, look: Look) -> Iterator[Concern]:
+    """Slaves that are behind, clocks that differ, transactions that nobody decides."""
+    ends = {item.node.name: item.log_end for item in look.summary.brokers if item.node.is_master}
+    for item in look.summary.brokers:
+        name, number = item.node.name, item.node.broker_id
+        gap = ends.get(name, 0) - item.log_end
+        if gap > BEHIND_BYTES_NOTE:
+            text = ask.t("concern.slave", broker=f"{name}:{number}", gap=format_size(gap))
+            yield Concern("warn", text, ask.href("brokers", name, id=number or None))
+        skew_ms = 0 if item.clock_ms is None else item.clock_ms - look.summary.time_ms
+        if abs(skew_ms) > CLOCK_MS_NOTE:
+            text = ask.t("concern.clock", broker=f"{name}:{number}", seconds=f"{skew_ms / 1000:+,.0f}")
+            yield Concern("warn", text, ask.href("brokers", name, id=number or None))
+    if look.inventory.open_transactions:
+        text = ask.t("concern.transactions", count=f"{look.inventory.open_transactions:,}")
+        yield Concern("warn", text, ask.href("topics", HALF_TOPIC, "messages"))
 
 
 async def _topics(ask: Ask, plain: Sequence[str]) -> Grid:

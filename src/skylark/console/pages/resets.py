@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from starlette.responses import Response
 
@@ -12,14 +13,17 @@ from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn, format_duration
 from skylark.console.pages.groups import GROUPS, known, members_of
 from skylark.console.pages.messages import cursor_text, parse_cursor
+from skylark.console.pages.topics import consumer_command
 from skylark.console.view import Ask, BadForm, PageView, failures_of, redirect
 from skylark.errors import BrokerError, RocketMQError
+from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.quantities import parse_time_ms
 
 PLACES = {"begin": BEGIN, "end": END}
+LIKE, AT = "group:", "at:"
+"""Before the name of another group, and before a cursor: offsets of some queues."""
 COMMANDS = {
-    "nobody": "skylark tail {topic} --group {group} --namesrv {namesrv}",
     "disabled": "skylark group update {group} --enabled --namesrv {namesrv}",
     "deleted": "skylark offset reset {group} {topic} --to begin --dry-run --namesrv {namesrv}",
 }
@@ -38,18 +42,40 @@ def moment(ask: Ask, text: str) -> int:
         raise BadForm(str(error)) from None
 
 
+async def plan(ask: Ask, group: str, topic: str, to: str) -> OffsetPreview:
+    """What a reset would do: to a time, to the place of another group, or to offsets of some queues.
+
+    Raises BadForm.
+    """
+    offsets: Mapping[MessageQueue, int | None]
+    if to.startswith(LIKE):
+        offsets = await ask.admin.offsets.committed(to.removeprefix(LIKE), topic)
+    elif to.startswith(AT):
+        offsets = parse_cursor(topic, to.removeprefix(AT)) or {}
+    else:
+        return await ask.admin.offsets.preview(group, topic, moment(ask, to))
+    new = {queue: at for queue, at in offsets.items() if at is not None}
+    if not new:
+        raise BadForm(ask.t("reset.no_offsets", group=to.removeprefix(LIKE), topic=topic))
+    old = await ask.admin.offsets.committed(group, topic)
+    if unknown := sorted(new.keys() - old.keys()):
+        raise BadForm(ask.t("messages.no_queue", queue=f"{unknown[0].broker_name}:{unknown[0].queue_id}"))
+    return OffsetPreview(group, topic, {queue: old[queue] for queue in new}, new)
+
+
 async def form(ask: Ask) -> PageView:
-    """Where to go; with a topic and a time also what would happen."""
+    """Where to go; with a topic and a place also what would happen."""
     group = ask.path("group")
     await known(ask, group)
-    state = (await ask.look()).groups.get(group)
+    look = await ask.look()
+    state = look.groups.get(group)
     known_topics = await ask.admin.groups.topics(group) if state is None else state.topics
     topics = [name for name in known_topics if not name.startswith("%")]
     topic, to = ask.arg("topic"), ask.arg("to")
     grids: tuple[Grid, ...] = ()
     planned = None
     if topic and to:
-        planned = await ask.admin.offsets.preview(group, topic, moment(ask, to))
+        planned = await plan(ask, group, topic, to)
         grids = (preview_grid(ask, planned),)
     return PageView(
         template="reset.html",
@@ -61,6 +87,7 @@ async def form(ask: Ask) -> PageView:
         data={
             "group": group,
             "topics": topics,
+            "others": [other.name for other in look.groups.values() if {*other.topics} & {*topics}],
             "topic": topic,
             "to": to,
             "expected": "" if planned is None else _expected(planned),
@@ -117,26 +144,37 @@ async def apply(ask: Ask) -> PageView | Response:
     topic, to = fields.get("topic", ""), fields.get("to", "")
     if not topic or not to:
         raise BadForm(ask.t("reset.incomplete"))
-    time_ms = moment(ask, to)
-    planned = await ask.admin.offsets.preview(group, topic, time_ms)
+    planned = await plan(ask, group, topic, to)
     if await members_of(ask, group) is None and _expected(planned) != fields.get("expected", ""):
         raise BadForm(ask.t("reset.moved"))
-    done = await ask.admin.offsets.reset(group, topic, time_ms)
+    offsets = await move(ask, planned, to)
     before = {"group": group, "topic": topic, "offsets": _expected(planned)}
-    after = {"to": to, "offsets": cursor_text(done.offsets)}
+    after = {"to": to, "offsets": cursor_text(offsets)}
     change = ask.record("reset", f"{group} {topic}", before=before, after=after)
     return redirect(ask.href("groups", group, changed=change.number))
 
 
+async def move(ask: Ask, planned: OffsetPreview, to: str) -> Mapping[MessageQueue, int]:
+    """Reset as planned. To a time, brokers find the offsets: messages may be new since the preview."""
+    if to.startswith((LIKE, AT)):
+        await _put(ask, planned.group, planned.new)
+        return planned.new
+    return (await ask.admin.offsets.reset(planned.group, planned.topic, moment(ask, to))).offsets
+
+
 async def put_back(ask: Ask, before: dict[str, str]) -> None:
     """Restore the offsets that a reset has changed."""
-    for queue, queue_offset in (parse_cursor(before["topic"], before["offsets"]) or {}).items():
+    await _put(ask, before["group"], parse_cursor(before["topic"], before["offsets"]) or {})
+
+
+async def _put(ask: Ask, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+    for queue, queue_offset in offsets.items():
         try:
-            await ask.admin.offsets.reset_queue(before["group"], queue, queue_offset)
+            await ask.admin.offsets.reset_queue(group, queue, queue_offset)
         except BrokerError as error:
             if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
                 raise
-            await ask.admin.offsets.commit(before["group"], {queue: queue_offset})  # brokers of 4.9
+            await ask.admin.offsets.commit(group, {queue: queue_offset})  # brokers of 4.9
 
 
 # --- Why ---
@@ -150,14 +188,17 @@ async def why(ask: Ask) -> PageView:
     topics = sorted(
         {part.queue.topic for part in seen.progress.queues if not part.queue.topic.startswith("%")}
     )
+    topic = next(iter(topics), "TOPIC")
     causes = [
         {
             "name": cause.name,
             "level": cause.level,
             "text": ask.t(f"why.{cause.name}", **_words(dict(cause.facts))),
             "advice": ask.t(f"why.{cause.name}.do"),
-            "command": COMMANDS.get(cause.name, "").format(
-                group=group, topic=next(iter(topics), "TOPIC"), namesrv=ask.connection.namesrv
+            "command": consumer_command(ask, group, topic)
+            if cause.name == "nobody"
+            else COMMANDS.get(cause.name, "").format(
+                group=group, topic=topic, namesrv=ask.connection.namesrv
             ),
         }
         for cause in lag_causes(seen)

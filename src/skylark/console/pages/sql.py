@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
+from skylark.console import drawings
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.sql import MESSAGES, SqlAnswer, rows_of
 from skylark.console.view import Ask, BadForm, PageView
 from skylark.errors import RocketMQError
 
 NUMBERS = ("BIGINT", "DOUBLE", "FLOAT", "INTEGER", "HUGEINT", "UBIGINT", "SMALLINT", "TINYINT")
+TIMES = ("TIMESTAMP", "DATE")
+BARS_MAX = 40
 EXAMPLE = """select tags, count(*) as messages, max(storeTimestamp) as newest
 from {table}
 group by tags
@@ -45,6 +51,7 @@ async def show(ask: Ask) -> PageView:
         GridColumn(name, "number" if kind in NUMBERS else "code")
         for name, kind in zip(names, kinds, strict=True)
     ]
+    drawn, axes = _drawn(ask, {column.key: kind for column, kind in zip(columns, kinds, strict=True)}, rows)
     tables = [table.text for table in await asyncio.to_thread(ask.console.sql.tables, topics)]
     example = EXAMPLE.format(table=tables[0] if tables else "orders")
     count = f"{len(rows):,}"
@@ -57,6 +64,8 @@ async def show(ask: Ask) -> PageView:
         data={
             "query": query or example,
             "tables": tables,
+            "drawn": drawn,
+            "axes": axes,
             "error": found.error,
             "answer": ask.t("sql.more" if found.has_more else "sql.rows", count=count) if query else "",
             "read": ask.t("sql.read", notes=", ".join(found.notes)) if found.notes else "",
@@ -70,6 +79,32 @@ async def show(ask: Ask) -> PageView:
         ),
         status=400 if found.error else 200,
     )
+
+
+def _drawn(
+    ask: Ask, kinds: Mapping[str, str], rows: Sequence[Mapping[str, Any]]
+) -> tuple[Markup, list[tuple[str, str, list[str]]]]:
+    """A drawing of two columns, and the choice: a curve over time, or a bar for each row.
+
+    The address may name them, `x` and `y`; without it the first column, and the first other one of numbers.
+    """
+    x = ask.arg("x") if ask.arg("x") in kinds else next(iter(kinds), "")
+    numbers = [name for name, kind in kinds.items() if kind in NUMBERS]
+    y = ask.arg("y") if ask.arg("y") in numbers else next((name for name in numbers if name != x), "")
+    pairs = [(row[x], row[y]) for row in rows if y and row[x] is not None and row[y] is not None]
+    if len(pairs) < 2:
+        return Markup(""), []
+    title = f"{y} / {x}"
+    if kinds[x] in TIMES:
+        points = sorted((_time_ms(at), float(value)) for at, value in pairs)
+        drawn = drawings.chart([(y, points)], title=title)
+    else:
+        drawn = drawings.bars([(str(name), value) for name, value in pairs[:BARS_MAX]], title=title)
+    return drawn, [("x", x, list(kinds)), ("y", y, numbers)]
+
+
+def _time_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def _cell(value: Any) -> Any:

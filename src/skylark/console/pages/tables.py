@@ -13,6 +13,7 @@ from skylark.console.sql import LAKE, SqlTable
 from skylark.console.view import Ask, NotThere, PageView, list_page
 from skylark.errors import SettingsError
 from skylark.model.job_report import JobReport
+from skylark.model.names import LAKE_NAMESPACE
 
 FORMATS = ("delta", "parquet", "iceberg")
 VERSIONS = 20
@@ -35,32 +36,36 @@ class TableFacts:
 
 
 def read_table(place: str) -> TableFacts:
-    """Read the log of `delta:DIR` or `parquet:DIR`; may block. Raises SettingsError."""
+    """Read the log of `delta:DIR`, `parquet:DIR` or `iceberg:NAME`; may block. Raises SettingsError."""
     try:
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415 - needs the extra `lake`
+        from skylark.pipelines.lake.table_commit import open_log  # noqa: PLC0415 - needs the extra `lake`
     except ImportError as error:
         raise SettingsError("lake", f"{error}; run: pip install 'skylarkmq[lake]'") from None
-    try:
-        return _read_log(place)
-    except (DeltaError, OSError, ValueError) as error:
-        raise SettingsError("lake", f"cannot read {place}: {str(error).splitlines()[0]}") from None
-
-
-def _read_log(place: str) -> TableFacts:
-    from skylark.pipelines.lake.delta_log import open_delta  # noqa: PLC0415
-    from skylark.pipelines.lake.table_commit import open_log  # noqa: PLC0415
-
     layout, _, where = place.partition(":")
-    files = open_log(layout, where).files()
-    state: dict[str, Any] = {
-        "rows": sum(file.rows for file in files),
-        "files": len(files),
-        "small_files": sum(1 for file in files if file.size < SMALL_BYTES),
-        "bytes": sum(file.size for file in files),
-    }
-    if layout != "delta":
-        times = [round((Path(where) / file.path).stat().st_mtime * 1000) for file in files]
-        return TableFacts(**state, last_commit_ms=max(times, default=None))
+    try:
+        files = open_log(layout, where).files()
+        commits, columns = _READERS[layout](where)
+    except SettingsError:
+        raise
+    except Exception as error:  # noqa: BLE001 - each format and store has errors of its own
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        raise SettingsError("lake", f"cannot read {place}: {first}") from None
+    return TableFacts(
+        rows=sum(file.rows for file in files),
+        files=len(files),
+        small_files=sum(1 for file in files if file.size < SMALL_BYTES),
+        bytes=sum(file.size for file in files),
+        version=commits[0]["version"] if commits else None,
+        last_commit_ms=max((commit["committed"] for commit in commits), default=None),
+        columns=columns,
+        commits=commits,
+    )
+
+
+def _delta(where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The last commits of a table, newest first, and its columns."""
+    from skylark.pipelines.lake.delta_log import open_delta  # noqa: PLC0415
+
     table = open_delta(where)
     commits = [
         {
@@ -71,9 +76,32 @@ def _read_log(place: str) -> TableFacts:
         }
         for entry in table.history(VERSIONS)
     ]
-    columns = [{"name": part.name, "type": _type(part.type)} for part in table.schema().fields]
-    last = commits[0]["committed"] if commits else None
-    return TableFacts(**state, version=table.version(), last_commit_ms=last, columns=columns, commits=commits)
+    return commits, [{"name": part.name, "type": _type(part.type)} for part in table.schema().fields]
+
+
+def _iceberg(where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    from skylark.pipelines.lake.iceberg_log import IcebergLog  # noqa: PLC0415
+
+    log = IcebergLog(where)
+    commits = [
+        {
+            "version": snapshot.sequence_number,
+            "committed": snapshot.timestamp_ms,
+            "what": "" if snapshot.summary is None else snapshot.summary.operation.value,
+            "engine": "",
+        }
+        for snapshot in reversed(log.snapshots()[-VERSIONS:])
+    ]
+    return commits, [{"name": part.name, "type": str(part.type)} for part in log.columns()]
+
+
+def _parquet(where: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A directory of Parquet files has no versions; its last file says when it grew."""
+    times = [round(path.stat().st_mtime * 1000) for path in Path(where).rglob("*.parquet")]
+    return [{"version": None, "committed": at, "what": "", "engine": ""} for at in sorted(times)[-1:]], []
+
+
+_READERS = {"delta": _delta, "iceberg": _iceberg, "parquet": _parquet}
 
 
 def _type(found: Any) -> str:
@@ -101,6 +129,7 @@ async def index(ask: Ask) -> PageView:
     """Every table with its size, its last commit, and how far it is behind its topics."""
     now_ms = round(time.time() * 1000)
     jobs = await _jobs_of_tables(ask)
+    archives = await ask.admin.name_servers.table(LAKE_NAMESPACE)
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
     seen: set[str] = set()
@@ -118,6 +147,14 @@ async def index(ask: Ask) -> PageView:
         if place not in seen:
             name = place.partition(":")[2].rstrip("/").rpartition("/")[2]
             rows.append({**_row(name, place, job, now_ms), "href": ask.href("pipelines", job.name)})
+    for topic, place in sorted(archives.items()):  # what `skylark lake` has registered
+        row = next((row for row in rows if f"{row['format']}:{row['location']}" == place), None)
+        if row is None:
+            name = place.partition(":")[2].rstrip("/").rpartition("/")[2]
+            row = {**_row(name, place, None, now_ms), "href": ask.href("topics", topic, "messages")}
+            rows.append(row)
+        if topic not in row["topics"]:
+            row["topics"].append(topic)
     columns = (
         GridColumn("table", "name", lambda row: row["href"]),
         GridColumn("format", "tag"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 
 from skylark.admin.results import Gathered, Topic
@@ -68,6 +70,16 @@ async def index(ask: Ask) -> PageView:
         failures=look.failures,
         live_s=5,
     )
+
+
+def consumer_command(ask: Ask, group: str, topic: str) -> str:
+    """What starts a member of a group in a terminal."""
+    own, namesrv, name = (json.dumps(text) for text in (group, ask.connection.namesrv, topic))
+    script = (
+        f"from skylark import PushConsumer; consumer = PushConsumer({own}, namesrv={namesrv}); "
+        f'consumer.subscribe({name}, "*", print); consumer.run()'
+    )
+    return f"python -c {shlex.quote(script)}"
 
 
 def message_type(topic: Topic) -> str:
@@ -174,7 +186,7 @@ async def groups(ask: Ask) -> PageView:
         title=topic,
         crumbs=TOPICS.crumbs(ask, topic),
         tabs=TOPICS.tabs(ask, topic, "groups"),
-        data={"empty": f"skylark tail {topic} --group billing"},
+        data={"empty": consumer_command(ask, "billing", topic)},
         code=(
             ("skylark", f"skylark topic groups {topic} --namesrv {ask.connection.namesrv}"),
             ("python", f'admin.topics.groups("{topic}")'),

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from skylark.admin.results import AclRule, UserAccount
+from skylark.console.changes import Change
 from skylark.console.grid import Grid, GridColumn
 from skylark.console.view import Ask, BadForm, NotThere, PageView, redirect
 
@@ -24,10 +25,10 @@ RULE_COLUMNS = (
 
 async def one(ask: Ask) -> PageView:
     """A user with its rules."""
-    return await _page(ask, await _account(ask))
+    return await _page(ask, await account(ask))
 
 
-async def _account(ask: Ask) -> UserAccount:
+async def account(ask: Ask) -> UserAccount:
     """Raises NotThere."""
     name = ask.path("user")
     found = await ask.admin.users.get(name)
@@ -88,25 +89,35 @@ async def create(ask: Ask) -> PageView:
     name, is_super = fields.get("name", "").strip(), fields.get("super") == "1"
     if not name:
         raise BadForm(ask.t("user.nameless"))
+    return await _page(ask, UserAccount(name, is_super), await make_user(ask, name, is_super=is_super))
+
+
+async def make_user(ask: Ask, name: str, *, is_super: bool) -> str:
+    """Return its secret."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
     await ask.admin.users.create(name, secret, is_super=is_super)
     ask.record("create_user", name, before={"user": name}, after={"super": is_super})
-    return await _page(ask, UserAccount(name, is_super), secret)
+    return secret
 
 
 async def update(ask: Ask) -> Response:
     """Change whether a user is enabled and a super user."""
-    user, fields = await _account(ask), await ask.form()
-    wanted = {"is_enabled": fields.get("enabled") == "1", "is_super": fields.get("super") == "1"}
-    before = {"is_enabled": user.is_enabled, "is_super": user.is_super}
-    await ask.admin.users.update(user.name, is_enabled=wanted["is_enabled"], is_super=wanted["is_super"])
-    change = ask.record("update_user", user.name, before={"user": user.name, "fields": before}, after=wanted)
+    user, fields = await account(ask), await ask.form()
+    is_enabled, is_super = fields.get("enabled") == "1", fields.get("super") == "1"
+    change = await set_user(ask, user, is_enabled=is_enabled, is_super=is_super)
     return redirect(ask.href("access", "users", user.name, changed=change.number))
+
+
+async def set_user(ask: Ask, user: UserAccount, *, is_enabled: bool, is_super: bool) -> Change:
+    await ask.admin.users.update(user.name, is_enabled=is_enabled, is_super=is_super)
+    before = {"user": user.name, "fields": {"is_enabled": user.is_enabled, "is_super": user.is_super}}
+    after = {"is_enabled": is_enabled, "is_super": is_super}
+    return ask.record("update_user", user.name, before=before, after=after)
 
 
 async def renew_secret(ask: Ask) -> PageView:
     """Replace the secret by a new one, which only this answer shows."""
-    user, secret = await _account(ask), secrets.token_urlsafe(SECRET_BYTES)
+    user, secret = await account(ask), secrets.token_urlsafe(SECRET_BYTES)
     await ask.admin.users.update(user.name, secret=secret)
     ask.record("renew_secret", user.name)
     return await _page(ask, user, secret)
@@ -114,7 +125,7 @@ async def renew_secret(ask: Ask) -> PageView:
 
 async def delete(ask: Ask) -> Response:
     """Delete a user with its rules, if the name was typed."""
-    user, fields = await _account(ask), await ask.form()
+    user, fields = await account(ask), await ask.form()
     if fields.get("name", "").strip() != user.name:
         raise BadForm(ask.t("delete.name", name=user.name))
     await ask.admin.users.delete(user.name)
@@ -135,7 +146,7 @@ async def undo_update(ask: Ask, before: dict[str, Any]) -> None:
 
 async def put_rule(ask: Ask) -> Response:
     """Add the rule of a resource, or replace it."""
-    user, fields = await _account(ask), await ask.form()
+    user, fields = await account(ask), await ask.form()
     resource = fields.get("resource", "").strip()
     kind, colon, name = resource.partition(":")
     if resource != "*" and not (colon and name and kind in KINDS):
@@ -154,7 +165,7 @@ async def put_rule(ask: Ask) -> Response:
 
 async def delete_rule(ask: Ask) -> Response:
     """Delete the rule of a resource."""
-    user, fields = await _account(ask), await ask.form()
+    user, fields = await account(ask), await ask.form()
     resource = fields.get("resource", "")
     old = next((each for each in await ask.admin.acls.get(user.name) if each.resource == resource), None)
     if old is None:

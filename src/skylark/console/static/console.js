@@ -109,6 +109,13 @@ document.addEventListener("click", async (event) => {
 // --- Keys: single letters, but not while somebody types ---
 const PLACES = { o: "overview", t: "topics", g: "groups", d: "dead_letters", p: "pipelines", s: "sql", c: "clients", b: "brokers", m: "map", h: "health", a: "access", x: "changes" };
 let going = false;
+const help = document.getElementById("keys");
+const keysOn = document.getElementById("keys-on");
+if (help) {
+  keysOn.checked = localStorage.getItem("keys") !== "off";
+  keysOn.addEventListener("change", () => localStorage.setItem("keys", keysOn.checked ? "on" : "off"));
+  document.getElementById("help").addEventListener("click", () => help.showModal());
+}
 
 document.addEventListener("keydown", (event) => {
   if ((event.ctrlKey || event.metaKey) && event.key === "k") {
@@ -118,7 +125,7 @@ document.addEventListener("keydown", (event) => {
   }
   const target = event.target;
   if (event.key === "Escape" && target instanceof HTMLElement) target.blur();
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || help?.open || !keysOn?.checked) return;
   if (target instanceof Element && target.matches("input, textarea, select")) return;
   if (going) {
     going = false;
@@ -134,6 +141,7 @@ document.addEventListener("keydown", (event) => {
     case "l": togglePause(); break;
     case "r": refresh().catch(() => say("failed")); break;
     case "j": links[Math.min(at + 1, links.length - 1)]?.focus(); break;
+    case "?": help.showModal(); break;
     case "k": links[Math.max(at - 1, 0)]?.focus(); break;
   }
 });
@@ -195,7 +203,9 @@ function addRow(body, message) {
   cell(row, "c-tag", message.tag || "–");
   cell(row, "c-words", message.keys.join(", ") || "–");
   cell(row, "c-number", `${message.size} B`);
-  cell(row, "c-preview", message.preview).title = message.preview;
+  for (const name of document.getElementById("tail").dataset.columns.split(",")) {
+    cell(row, "c-field", message[name] || "–").title = message[name];
+  }
   localTimes(row);
   while (body.rows.length > ROWS_MAX) body.deleteRow(-1);
 }

@@ -22,6 +22,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
 from pyiceberg.types import IntegerType, LongType, NestedField, TimestamptzType
 
@@ -280,6 +281,10 @@ class IcebergLog:
             return TableTotals()
         names = ("total-records", "total-data-files", "total-files-size")
         return TableTotals(*(int(snapshot.summary.additional_properties.get(name, 0)) for name in names))
+
+    def snapshots(self) -> list[Snapshot]:
+        """The table's versions, oldest first. Raises NoSuchTableError."""
+        return list(self._table().metadata.snapshots)
 
     def columns(self) -> pa.Schema:
         """The table's columns. Raises NoSuchTableError."""

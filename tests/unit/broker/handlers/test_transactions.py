@@ -9,10 +9,11 @@ import pytest
 
 from skylark.broker.clients import ConnectedClient as Member
 from skylark.broker.delayed.timers import DelayedMessages
-from skylark.broker.transactions.coordinator import GROUP, TransactionCoordinator
+from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.broker.transactions.half_messages import prepare
 from skylark.model import names
 from skylark.model.message import SCHEDULE_TOPIC, PutMessage, StoredMessage
+from skylark.model.names import TRANSACTION_GROUP
 from skylark.model.record import decode
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.command import RemotingCommand
@@ -295,14 +296,14 @@ async def test_what_is_open_is_found_again(rig: Rig) -> None:
     for number in (0, 1, 2, 5, 7):
         await end(rig, placed[number], COMMIT if number % 2 else ROLLBACK)
     rig.broker.transactions.save_progress()
-    assert rig.broker.offsets.query(names.HALF_TOPIC, GROUP, 0) == 3
+    assert rig.broker.offsets.query(names.HALF_TOPIC, TRANSACTION_GROUP, 0) == 3
     expected = [number for number in range(20) if number not in (0, 1, 2, 5, 7)]
     assert [each.queue_offset for each in restarted(rig).table] == expected
     for number in expected:
         await end(rig, placed[number])
     rig.broker.transactions.save_progress()
-    assert rig.broker.offsets.query(names.HALF_TOPIC, GROUP, 0) == 20
-    assert rig.broker.offsets.query(names.HALF_OP_TOPIC, GROUP, 0) == 20
+    assert rig.broker.offsets.query(names.HALF_TOPIC, TRANSACTION_GROUP, 0) == 20
+    assert rig.broker.offsets.query(names.HALF_OP_TOPIC, TRANSACTION_GROUP, 0) == 20
     assert len(restarted(rig).table) == 0
 
 
