@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -616,6 +617,22 @@ async def test_the_density_of_messages_leads_to_a_part_of_the_time(client: Conso
     hrefs = re.findall(r'<a href="([^"]+)"><title>[^<]*Z: [1-9][\d,]*</title>', page)
     part = (await client.get(html.unescape(hrefs[0]).replace("messages?", "messages.json?"))).json()
     assert 0 < len(part["messages"]) <= 50
+
+
+async def test_fields_with_fractions_are_compared_with_whole_numbers(
+    client: ConsoleClient, servers: EmbeddedServers
+) -> None:
+    topic = fresh_name("priced")
+    servers.create_topic(topic, 1)
+    with Producer("shop", namesrv=servers.namesrv) as producer:
+        for amount in (99.5, 300, 312.5):
+            producer.send(Message.json(topic, {"amount": amount, "note": "it is 7"}))
+    for where, count in {
+        "body.amount > 100": 2, "body.amount = 300": 1, "body.amount BETWEEN 99 AND 100": 1,
+        "body.note = 'it is 7' AND body.amount < 313": 3,
+    }.items():  # fmt: skip
+        found = (await client.get(f"/local/topics/{topic}/messages.json?where={quote(where)}")).json()
+        assert len(found["messages"]) == count, where
 
 
 async def test_columns_show_fields_of_bodies_and_properties(client: ConsoleClient) -> None:

@@ -145,7 +145,7 @@ async def name_servers(ask: Ask) -> PageView:
         title=ask.t("name_servers"),
         sentence=ask.t("name_servers.sentence", count=len(addresses), away=len(failures)),
         grids=tuple(grids),
-        data={**LIST, "namespace": namespace},
+        data={"namespace": namespace},
         code=(
             ("skylark", f"skylark namesrv config --namesrv {ask.connection.namesrv}"),
             ("python", "admin.name_servers.config()"),

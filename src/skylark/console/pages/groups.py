@@ -13,6 +13,7 @@ from skylark.console.pages.topics import consumer_command, settings_grid
 from skylark.console.view import LIST, Ask, NotThere, PageSection, PageView, failures_of, list_page
 from skylark.errors import RocketMQError
 from skylark.model.names import dead_letter_topic
+from skylark.protocol.codes import version_name
 
 GROUPS = PageSection("groups", {"progress": "", "why": "why", "members": "members", "settings": "settings"})
 NO_STATE = GroupState("", (), 0, 0, 0, 0, 0)
@@ -190,7 +191,7 @@ async def members(ask: Ask) -> PageView:
             "client": client.client_id,
             "address": client.address,
             "language": client.language,
-            "version": client.version,
+            "version": version_name(client.version),
             "queues": None
             if owners is None or client.client_id in owners.silent
             else queues.count(client.client_id),
@@ -202,7 +203,7 @@ async def members(ask: Ask) -> PageView:
         GridColumn("client", "code", lambda row: ask.href("groups", group, "members", row["client"])),
         GridColumn("address", "code"),
         GridColumn("language"),
-        GridColumn("version", "number"),
+        GridColumn("version"),
         GridColumn("queues", "number"),
         GridColumn("brokers", "words"),
     )

@@ -48,7 +48,8 @@ FILTERS = ("id", "key", "tag", "text", "where", "from", "to", "queue")
 _TOKEN = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?=\s*:)|(?P<text>"(?:[^"\\]|\\.)*")|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)'
 )
-_FIELD = re.compile(r"'(?:[^']|'')*'|\bbody((?:\.\w+)+)")
+_FIELD = re.compile(r"'(?:[^']|'')*'|\bbody((?:\.\w+)+)|(?<![\w.])(\d{1,15})(?![\w.])")
+"""A text in quotes, a field of the body, a whole number."""
 
 
 # --- The list ---
@@ -207,15 +208,17 @@ def wanted(ask: Ask) -> Callable[[ReceivedMessage], bool]:
 
 
 def _condition(where: str) -> Callable[[ReceivedMessage], bool]:
-    """SQL92 over properties, TAGS, KEYS and fields of a JSON body such as `body.customer.id`."""
-    has_body = False
+    """SQL92 over properties, TAGS, KEYS and fields of a JSON body such as `body.customer.id`.
+
+    Brokers compare a whole number only with whole numbers; fields of bodies may have fractions.
+    """
+    has_body = any(match[1] for match in _FIELD.finditer(where))
 
     def renamed(match: re.Match[str]) -> str:
-        nonlocal has_body
-        if match[1] is None:
-            return match[0]  # a text in quotes
-        has_body = True
-        return "body" + match[1].replace(".", "$")
+        field, number = match.groups()
+        if field is not None:
+            return "body" + str(field).replace(".", "$")
+        return f"{number}.0" if number is not None and has_body else match[0]
 
     try:
         selector = compile_selector(_FIELD.sub(renamed, where))
@@ -639,7 +642,7 @@ async def journey(ask: Ask) -> PageView:
             "time": step.time_ms,
             "what": ask.t(f"journey.{step.what}"),
             "group": step.group,
-            "details": ask.t(f"track.{step.details}") if step.what in ("passed", "waiting") else step.details,
+            "details": _details(ask, step),
             "source": step.source,
             "level": _level(step),
             "href": None if step.message is None else place_href(ask, step.message),
@@ -663,6 +666,14 @@ async def journey(ask: Ask) -> PageView:
         data={"steps": steps, "back": place_href(ask, found.message)},
         code=(("skylark", f"skylark message trace {found.message.message_id}"),),
     )
+
+
+def _details(ask: Ask, step: JourneyStep) -> str:
+    if step.what in ("passed", "waiting"):
+        return ask.t(f"track.{step.details}")
+    if step.what in ("retried", "dead", "resent"):
+        return ask.t("journey.attempts", count=step.details)
+    return step.details
 
 
 def _level(step: JourneyStep) -> str:

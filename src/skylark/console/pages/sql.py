@@ -99,7 +99,9 @@ def _drawn(
         points = sorted((_time_ms(at), float(value)) for at, value in pairs)
         drawn = drawings.chart([(y, points)], title=title)
     else:
-        drawn = drawings.bars([(str(name), value) for name, value in pairs[:BARS_MAX]], title=title)
+        words = [x] if ask.arg("x") else [name for name, kind in kinds.items() if kind not in NUMBERS] or [x]
+        named = [(" · ".join(str(row[word]) for word in words), row[y]) for row in rows if row[y] is not None]
+        drawn = drawings.bars(named[:BARS_MAX], title=f"{y} / {', '.join(words)}")
     return drawn, [("x", x, list(kinds)), ("y", y, numbers)]
 
 
