@@ -200,6 +200,22 @@ async def test_iceberg_tables_and_those_of_the_lake_service_are_shown(
             assert answer["rows"] == [{"n": 4}]
 
 
+async def test_one_console_serves_several_clusters(servers: EmbeddedServers) -> None:
+    with EmbeddedServers() as other:
+        other.create_topic("ledger", 1)
+        clusters = {"shop": servers.namesrv, "bank": other.namesrv}
+        async with console_client(ConsoleSettings(clusters=clusters)) as client:
+            home = await client.get("/")
+            assert home.headers["location"] == "/shop/"
+            for alias, topic in {"shop": "orders", "bank": "ledger"}.items():
+                found = (await client.get(f"/{alias}/topics.json")).json()["topics"]
+                assert topic in [row["topic"] for row in found]
+            assert "ledger" not in (await client.get("/shop/topics.json")).text
+            assert '<option value="/bank/" selected>' in (await client.get("/bank/")).text
+            missing = await client.get("/other/topics")
+            assert missing.status == 404 and "known clusters: shop, bank" in missing.text
+
+
 async def test_the_list_of_topics_shows_what_the_broker_has(client: ConsoleClient) -> None:
     found = (await client.get("/local/topics.json")).json()
     assert [(row["topic"], row["queues"], row["messages"], row["groups"]) for row in found["topics"]] == [

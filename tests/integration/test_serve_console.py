@@ -1,7 +1,8 @@
-"""`skylark serve --console`: the console in a process beside the servers."""
+"""`skylark serve --console` and `skylark demo --console`: the console in a process beside the servers."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
+from skylark.cli.demo import FAST_ORDERS
+from skylark.demo.scenario import TOPIC
 
 TIMEOUT_S = 60
 
@@ -59,3 +63,25 @@ def test_the_console_is_served_beside_the_broker_and_ends_with_it(tmp_path: Path
         process.communicate(timeout=TIMEOUT_S)  # ends when the console, which writes there, too, has ended
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(link, timeout=TIMEOUT_S)  # noqa: S310
+
+
+def test_the_demo_shows_its_orders_in_the_console() -> None:
+    words = ["demo", "--fast", "--no-spark", "--console"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skylark", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        found = (re.search(r"console on (http://127\.0\.0\.1:\d+/)", line) for line in process.stdout)
+        link = next(match[1] for match in found if match)
+        with urllib.request.urlopen(f"{link}local/topics.json", timeout=TIMEOUT_S) as page:  # noqa: S310
+            topics = {row["topic"]: row["messages"] for row in json.load(page)["topics"]}
+        assert topics[TOPIC] > FAST_ORDERS // 2  # some are rolled back
+    finally:
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+        process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0

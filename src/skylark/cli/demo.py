@@ -30,18 +30,23 @@ def demo(
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="1,000 orders instead of 10,000.")] = False,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Skip the parts that need Spark.")] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Then serve its store with the web console, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """See it work: orders are sent, billed, retried, kept by Spark.
 
     Some are dead-lettered and sent again. Exit code 1 if counts in and out do not agree.
 
-    Example: skylark demo --keep ./demo
+    Examples: skylark demo --keep ./demo
+
+    skylark demo --fast --console
     """
-    if not run_demo(keep, fast=fast, spark=not no_spark):
+    if not run_demo(keep, fast=fast, spark=not no_spark, console=console):
         raise typer.Exit(EXIT_WRONG)
 
 
-def run_demo(keep: Path | None, *, fast: bool = False, spark: bool = True) -> bool:
+def run_demo(keep: Path | None, *, fast: bool = False, spark: bool = True, console: bool = False) -> bool:
     """Run the demonstration; return whether all counts agree. Raises UsageError, RocketMQError, OSError."""
     import asyncio  # noqa: PLC0415 - `skylark demo --help` must not wait for it
 
@@ -64,8 +69,22 @@ def run_demo(keep: Path | None, *, fast: bool = False, spark: bool = True) -> bo
         except KeyboardInterrupt:
             shutil.rmtree(wanted.directory)  # incomplete, and created by us
             raise
-    _print(screen, outcome, kept=keep)
+        _print(screen, outcome, kept=keep)
+        if console:
+            _serve(outcome.places["store"])
     return outcome.agrees
+
+
+def _serve(store: Path) -> None:
+    """The store's servers with the web console, on free ports, until Ctrl-C, which they get, too."""
+    import contextlib  # noqa: PLC0415
+    import subprocess  # noqa: PLC0415
+
+    sys.stdout.flush()
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--grpc-port", "off", "--console-port", "0")
+    words = [sys.executable, "-m", "skylark", "serve", "--data", str(store), "--console", *ports]
+    with subprocess.Popen(words) as servers, contextlib.suppress(KeyboardInterrupt):  # noqa: S603 - our own command
+        servers.wait()
 
 
 def _has_spark(screen: Screen) -> bool:
@@ -123,6 +142,7 @@ def _next_commands(outcome: scenario.DemoResult, kept: Path | None) -> Iterator[
 
     if kept is None:
         yield "skylark demo --keep ./demo       # keeps the store, the Delta table and the report"
+        yield "skylark demo --fast --console    # its orders in the web console"
         yield "skylark serve --console          # your own servers, with the web console"
         return
     store = outcome.places["store"]
