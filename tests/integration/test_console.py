@@ -369,7 +369,7 @@ async def test_a_message_has_an_address_and_is_shown_in_three_forms(client: Cons
     assert message["message_id"] in page.text
     journey = await client.get(f"/local/topics/orders/journey/{message['message_id']}")
     assert "Sent by its producer" in journey.text
-    assert "Before the group" in journey.text
+    assert "The group has not reached it" in journey.text
 
 
 async def test_a_message_is_sent_and_then_shown(client: ConsoleClient) -> None:
