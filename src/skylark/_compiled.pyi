@@ -29,6 +29,20 @@ def lay_out_sends(
     not use another one.
     """
 
+def place_records(
+    data: bytes,
+    physical_offset: int,
+    places: dict[bytes, tuple[ConsumeQueue, bytes, int, int, bool, int]],
+    crc32: int,
+    record: type[AppendedRecord],
+    /,
+) -> tuple[list[AppendedRecord], list[tuple[ConsumeQueue, bytearray]]]:
+    """Return the plain records at the beginning of a range of the log, and their entries by queue.
+
+    It stops before a record that is not whole or not valid, and before one that does not continue its queue.
+    `places` are by the record's bytes of topic and queue id; `crc32` is the address of a function.
+    """
+
 def join_records(file: memoryview, start: int, entries: bytes | bytearray, /) -> bytes | None:
     """Return the records of queue entries, of a file that starts at an offset, in one piece.
 

@@ -1,23 +1,29 @@
 """Consume queues and index are the same bytes, whichever way the records reached them.
 
 Straight from the append, read back from the log when the files are lost, or built by a replica from raw bytes
-that arrive in any pieces.
+that arrive in any pieces, by the compiled module or without it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skylark.model.message import PutMessage, encode_properties, pack_host
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import StoreSettings
+from skylark.store import dispatch
 from skylark.store.append_result import AppendedRecord
 from skylark.store.checkpoint import MANIFEST_FILE_NAMES
 from skylark.store.index import SHARED_KEY_BATCH_MIN
+from skylark.store.log_scan import LogWalk
 from skylark.store.message_store import MessageStore
 from tests.support.clock import ManualClock
 from tests.support.simulated_disk import SimulatedDisk
@@ -142,29 +148,100 @@ def test_a_killed_store_recovers_the_same_bytes(steps: list[Any], changes: dict[
     assert log_files(image) == log_files(disk)
 
 
-@settings(max_examples=80)
-@given(STEPS, CHANGES, st.lists(st.integers(1, 700), min_size=1, max_size=20), st.booleans())
-def test_a_replica_fed_in_pieces_has_the_same_bytes(
-    steps: list[Any], changes: dict[str, Any], pieces: list[int], flushing: bool
-) -> None:
-    clock, store_settings = ManualClock(), small_settings(**changes)
-    master_disk, replica_disk = simulated_disk(clock), simulated_disk(clock)
-    master = new_store(master_disk, store_settings, clock)
-    run(master, steps, clock)
-    replica = new_store(replica_disk, store_settings, clock)
+def feed(replica: MessageStore, log: bytes, pieces: list[int], *, is_building: bool = False) -> None:
+    """Append raw bytes in pieces of these sizes."""
     sent = 0
-    while replica.appended_offset < master.appended_offset:
+    while replica.appended_offset < len(log):
         at = replica.appended_offset
-        replica.append_raw(at, master.read_log(at, pieces[sent % len(pieces)]))
+        file_left = replica.log.file_bytes - at % replica.log.file_bytes
+        replica.append_raw(at, log[at : at + min(pieces[sent % len(pieces)], file_left)])
         sent += 1
-        if flushing:
+        if is_building:
             replica.build_index()
             replica.housekeeper.flush()
-    for name, queue in master.queues.items():
-        assert replica.max_offset(*name) == queue.max_offset
-        assert replica.queue(*name).next_offset == queue.next_offset
-    assert replica.log.last_timestamp == master.log.last_timestamp
-    master.close()
-    replica.close()
-    assert derived(replica_disk) == derived(master_disk)
-    assert log_files(replica_disk) == log_files(master_disk)
+
+
+@contextmanager
+def placing_by(function: Callable[..., Any] | None) -> Iterator[None]:
+    """Replicas place records by this function of the compiled module, or without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "_place_records", function)
+        yield
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_replica_fed_in_pieces_has_the_same_bytes(compiled: ModuleType, is_compiled: bool) -> None:
+    @settings(max_examples=80)
+    @given(STEPS, CHANGES, st.lists(st.integers(1, 700), min_size=1, max_size=20), st.booleans())
+    def check(steps: list[Any], changes: dict[str, Any], pieces: list[int], is_building: bool) -> None:
+        clock, store_settings = ManualClock(), small_settings(**changes)
+        master_disk, replica_disk = simulated_disk(clock), simulated_disk(clock)
+        master = new_store(master_disk, store_settings, clock)
+        run(master, steps, clock)
+        replica = new_store(replica_disk, store_settings, clock)
+        with placing_by(compiled.place_records if is_compiled else None):
+            feed(replica, whole_log(master), pieces, is_building=is_building)
+        for name, queue in master.queues.items():
+            assert replica.max_offset(*name) == queue.max_offset
+            assert replica.queue(*name).next_offset == queue.next_offset
+        assert replica.log.last_timestamp == master.log.last_timestamp
+        master.close()
+        replica.close()
+        assert derived(replica_disk) == derived(master_disk)
+        assert log_files(replica_disk) == log_files(master_disk)
+
+    check()
+
+
+def whole_log(store: MessageStore) -> bytes:
+    log = b""
+    while len(log) < store.appended_offset:
+        log += store.read_log(len(log), store.appended_offset)
+    return log
+
+
+QUEUE_OFFSET_HIGH = range(20, 26)
+"""Bytes of a record that are not damaged: the gap before an offset of 2^62 is filled with entries."""
+PLAIN = st.builds(
+    PutMessage,
+    st.sampled_from(["alpha", "beta", "%RETRY%" + "g" * 130]),
+    st.integers(0, 1),
+    st.binary(max_size=40),
+    st.sampled_from(
+        [b"UNIQ_KEY\x01a\x02", b"TAGS\x01red\x02", b"UNIQ_KEY\x01b\x02TAGS\x01red\x02KEYS\x01k\x02", b""]
+    ),
+)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_records_are_placed_alike_with_and_without_the_compiled_module(
+    compiled: ModuleType, is_damaged: bool
+) -> None:
+    @settings(max_examples=100)
+    @given(st.lists(PLAIN, min_size=2, max_size=25), st.data())
+    def check(messages: list[PutMessage], data: st.DataObject) -> None:
+        clock, store_settings = ManualClock(), small_settings()
+        master = new_store(simulated_disk(clock), store_settings, clock)
+        for message in messages:
+            master.append([message])
+        log = bytearray(whole_log(master))
+        for _ in range(data.draw(st.integers(1, 3)) if is_damaged else 0):
+            record = data.draw(st.sampled_from(list(LogWalk(master.log, 0))))
+            within = data.draw(st.integers(0, record.size - 1).filter(lambda at: at not in QUEUE_OFFSET_HIGH))
+            log[record.physical_offset + within] = data.draw(st.integers(0, 255))
+        pieces = data.draw(st.lists(st.integers(1, 2000), min_size=1, max_size=5))
+        found = []
+        for function in (None, compiled.place_records):
+            disk = simulated_disk(clock)
+            replica = new_store(disk, store_settings, clock)
+            with placing_by(function):
+                feed(replica, bytes(log), pieces)
+            offsets = {name: queue.next_offset for name, queue in replica.queues.items()}
+            replica.build_index()
+            replica.housekeeper.flush()
+            found.append((offsets, replica.durable_offset, derived(disk)))
+            replica.close()
+        master.close()
+        assert found[0] == found[1]
+
+    check()

@@ -8,7 +8,6 @@ to one read may differ. SKYLARK_SANITIZE=1 compiles it with sanitizers (see `tes
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import struct
@@ -23,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripts.accelerator import build, compiler
+from scripts.accelerator import compiler
 from skylark.auth.access_control import AccessControl
 from skylark.auth.model import Acl, AclEntry, Action, Resource, User
 from skylark.broker.broker import Broker
@@ -46,7 +45,6 @@ from skylark.store.queue_entry import ENTRY
 from skylark.store.tail_reader import slices
 from tests.support.clock import ManualClock
 
-SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 TOPIC = "Sends"
 BATCHED = "Batched"
 """A BatchCQ topic."""
@@ -56,18 +54,6 @@ ROOT, USER, OTHER = [Credentials(name, f"{name}-secret") for name in ("root", "u
 
 needs_libcrypto = pytest.mark.skipif(LIBCRYPTO is None, reason="hashlib has no libcrypto of its own")
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler with Python's headers")
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The module as it is in the source tree now, whether or not `make setup` has compiled it."""
-    flags = SANITIZERS if os.environ.get("SKYLARK_SANITIZE") else ()
-    path = build(tmp_path_factory.mktemp("compiled"), flags)
-    spec = importlib.util.spec_from_file_location("skylark._compiled", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Wire(asyncio.Transport):
@@ -640,7 +626,9 @@ def test_no_sanitizer_complains() -> None:
         **os.environ, "SKYLARK_SANITIZE": "1", "LD_PRELOAD": library,
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1", "PYTHONMALLOC": "malloc",
     }  # fmt: skip
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not nightly", __file__]
+    others = Path(__file__).with_name("test_dispatch_paths.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not nightly"]
+    command += [__file__, str(others)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ERROR: AddressSanitizer" not in done.stderr

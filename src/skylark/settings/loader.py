@@ -10,9 +10,10 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -175,16 +176,17 @@ def load_settings(
 def known_settings(settings_type: type[Any]) -> Mapping[str, KnownSetting]:
     """Return all settings of a type by both of their spellings."""
     table: dict[str, KnownSetting] = {}
-    for setting in _walk(settings_type, ()):
+    for setting in all_settings(settings_type):
         for key in {setting.name, setting.java}:
             assert key not in table, f"two settings are called {key}"
             table[key] = setting
     return types.MappingProxyType(table)
 
 
-def all_settings(settings_type: type[Any]) -> list[KnownSetting]:
+@cache
+def all_settings(settings_type: type[Any]) -> Sequence[KnownSetting]:
     """Return all settings of a type, in the order they are declared."""
-    return list(_walk(settings_type, ()))
+    return tuple(_walk(settings_type, ()))
 
 
 def replaced(settings: S, values: Mapping[KnownSetting, Any]) -> S:

@@ -1,13 +1,17 @@
 """Dispatch of records to consume queues and index, in log order: from the append or read back from the log.
 
-Both ways produce the same entries and index items; a property test compares them.
+Both ways produce the same entries and index items; a property test compares them. A replica reads every
+record back: a compiled module does that for plain records, if there is one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+
+import zlib_ng.zlib_ng
 
 from skylark.model.message import TRANSACTION_MASK, SystemFlag
 from skylark.model.record import ScannedRecord
@@ -19,11 +23,33 @@ from skylark.store.log_scan import LogWalk
 from skylark.store.queue_entry import ENTRY, INNER_BATCH, NO_ENTRY_MASK, PREPARED, UNUSUAL_MASK, tags_code
 from skylark.store.queue_table import QueueTable
 
+try:
+    from skylark._compiled import place_records as _place_records
+except ImportError:  # not compiled
+    _place_records = None  # type: ignore[assignment]
+
 log = logging.getLogger(__name__)
 
+FOLLOWED_BYTES = 1 << 20
+"""Bytes of the log that are read and placed at once."""
 _ROLLED_BACK = int(SystemFlag.TRANSACTION_ROLLBACK)  # a member of IntFlag is slow to compare
 
 Arrival = Callable[[Sequence[AppendedRecord]], None]
+Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
+"""For compiled code: a queue, what its records say of it, whether a batch is one record, and the delay of what
+waits in it."""
+
+
+def crc32_address() -> int | None:
+    """Return the address of CRC-32 in the library that Python uses; None if it is linked in another way."""
+    try:
+        function = ctypes.CDLL(zlib_ng.zlib_ng.__file__).zng_crc32
+    except (AttributeError, OSError):
+        return None
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+_CRC32 = crc32_address()
 
 
 class Dispatcher:
@@ -39,6 +65,8 @@ class Dispatcher:
         self.dispatched = 0
         """End of the last published record."""
         self.dispatched_timestamp = 0
+        self._places: dict[bytes, Place] = {}
+        """Queues with plain entries that were met in the log, by topic and id as records have them."""
 
     def stage(self, batch: Sequence[AppendedRecord]) -> None:
         """Hold back an appended batch until it is confirmed."""
@@ -130,12 +158,15 @@ class Dispatcher:
 
     def note(self, found: Sequence[AppendedRecord]) -> None:
         """Index records read from the log, in the log's order."""
+        self._note(found, [placed for placed in found if is_indexed(placed.sys_flag)])
+
+    def _note(self, found: Sequence[AppendedRecord], indexed: Sequence[AppendedRecord]) -> None:
         if not found:
             return
         self.dispatched = max(self.dispatched, found[-1].end)
         self.dispatched_timestamp = max(self.dispatched_timestamp, found[-1].store_timestamp)
         if self._index is not None:
-            self._index.enqueue([placed for placed in found if is_indexed(placed.sys_flag)])
+            self._index.enqueue(indexed)
 
     def has_entry(self, placed: AppendedRecord) -> bool:
         """Return whether a record belongs into its queue; an inner batch only into a batch consume queue."""
@@ -162,16 +193,48 @@ class Dispatcher:
 
     def follow_log(self, confirmed: int) -> list[AppendedRecord]:
         """Dispatch complete, confirmed records from the log; stops at a record that is still arriving."""
-        start = max(self.dispatched, self._log.min_offset)
-        walk = LogWalk(self._log, start, end=confirmed, step_over_damage=False)
-        found = self.dispatch(walk)
+        self.dispatched = max(self.dispatched, self._log.min_offset)
+        found = self._follow_plain(confirmed)
+        if self.dispatched < confirmed:
+            walk = LogWalk(self._log, self.dispatched, end=confirmed, step_over_damage=False)
+            others = self.dispatch(walk)
+            for queue in {placed.queue for placed in others}:
+                self._note_place(queue)
+            found += others
+            self.dispatched = walk.end
         if found:
             self._log.last_timestamp = max(self._log.last_timestamp, found[-1].store_timestamp)
-        self.dispatched = walk.end
         return found
+
+    def _follow_plain(self, confirmed: int) -> list[AppendedRecord]:
+        """Dispatch plain records from the log, up to the first other one."""
+        found: list[AppendedRecord] = []
+        if _place_records is None or _CRC32 is None:
+            return found
+        files, end = self._log.files, min(confirmed, self._log.appended)
+        while self._places and self.dispatched < end and files.start_of(self.dispatched) in files.starts:
+            data = self._log.read(self.dispatched, min(FOLLOWED_BYTES, end - self.dispatched))
+            placed, runs = _place_records(data, self.dispatched, self._places, _CRC32, AppendedRecord)
+            if not placed:
+                break
+            for queue, entries in runs:
+                queue.tail += entries
+                queue.next_offset = queue.max_offset
+                if not queue.dirty:
+                    queue.dirty = True
+                    self.dirty.append(queue)
+            self._note(placed, placed)
+            found += placed
+        return found
+
+    def _note_place(self, queue: ConsumeQueue) -> None:
+        if not queue.is_special:
+            key = queue.topic_part + b"/" + queue.queue_id.to_bytes(4)
+            self._places[key] = queue, queue.topic_part, queue.magic, queue.queue_id, False, 0
 
     def forget_topic(self, topic: str) -> None:
         """Drop staged records and unwritten entries of a deleted topic."""
+        self._places.clear()
         self._waiting = deque(
             kept for batch in self._waiting if (kept := [each for each in batch if each.queue.topic != topic])
         )

@@ -362,13 +362,14 @@ class MessageStore:
 
     def announce(self) -> None:
         """Report visible records to `on_arrival` and wake replication and the flush thread. Any thread."""
-        self._announce_arrivals()
+        self.announce_arrivals()
         if self.on_appended is not None:
             self.on_appended()
         if self._sync_flush and self._flush_service is not None:
             self._flush_service.wake()
 
-    def _announce_arrivals(self) -> None:
+    def announce_arrivals(self) -> None:
+        """Report visible records to `on_arrival`. Any thread."""
         with self._lock:
             batches, self._unannounced = self._unannounced, []
         if self.on_arrival is not None:
@@ -403,7 +404,7 @@ class MessageStore:
             self.index.build(2 * len(batch))
 
     def publish(self) -> None:
-        """Make confirmed records visible; `advance` announces them. Any thread."""
+        """Make confirmed records visible; `announce_arrivals` reports them. Any thread."""
         with self._lock:
             confirmed = self.confirmed_offset
             if self._dispatcher.dispatched < self._raw_end:
@@ -418,7 +419,7 @@ class MessageStore:
         self.waiters.flushed(self.flusher.flushed)
         if self.flusher.failure is not None:
             self.waiters.failed()
-        self._announce_arrivals()
+        self.announce_arrivals()
 
     def when_flushed(self, end: int, answer: FlushAnswer) -> None:
         """Call `answer` once `end` is on disk, or too late (the owner calls `expire_waiters` regularly)."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import ctypes
 import struct
 
-import zlib_ng.zlib_ng
-
 from skylark.model.message import HOST_V4_BYTES, RETRY_TOPIC_PREFIX
 from skylark.protocol.command import LENGTH, LENGTH_BYTES, PREFIX, PREFIX_BYTES
 from skylark.protocol.frame_templates import SendReplies
 from skylark.protocol.signature import LIBCRYPTO
 from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord, LaidOut
 from skylark.store.consume_queue import ConsumeQueue
+from skylark.store.dispatch import Place, crc32_address
 
 EDITION = "Edition 4"
 """That of `_compiled.c`. A module that `make setup` has not compiled anew is not used."""
@@ -32,13 +31,12 @@ else:
 
 def _addresses() -> bytes | None:
     """Addresses of CRC-32, and of the two functions of SHA-1, in the libraries that Python uses."""
-    try:
-        crc32 = ctypes.CDLL(zlib_ng.zlib_ng.__file__).zng_crc32
-        found = [crc32, *([] if LIBCRYPTO is None else [LIBCRYPTO.SHA1_Update, LIBCRYPTO.SHA1_Final])]
-    except (AttributeError, OSError):  # linked in another way
+    crc32 = crc32_address()
+    if crc32 is None:
         return None
-    addresses = [ctypes.cast(each, ctypes.c_void_p).value or 0 for each in found]
-    return struct.pack("3P", *addresses, *[0] * (3 - len(addresses)))
+    hashes = [] if LIBCRYPTO is None else [LIBCRYPTO.SHA1_Update, LIBCRYPTO.SHA1_Final]
+    addresses = [ctypes.cast(each, ctypes.c_void_p).value or 0 for each in hashes]
+    return struct.pack("3P", crc32, *(addresses or (0, 0)))
 
 
 _FUNCTIONS = _addresses()
@@ -47,10 +45,6 @@ _STARTS = (b'{"code":310,', b'{"code":320,')
 _LOOKED_FOR = (b"TAGS", b"UNIQ_KEY", b"REAL_", b"TIMER_", b"DELAY", b"TRAN_MSG", b"POP_CK")
 """Names of properties that Python looks for among those of the broker, too."""
 _START_BYTES = PREFIX_BYTES + len(_STARTS[0])
-
-
-Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
-"""A queue, what its records say of it, whether a batch is one record, and the delay of what waits in it."""
 
 
 class PlainSends:

@@ -118,7 +118,8 @@ class ConnectedSlave:
             self.position += len(data)
             self._sent_bytes += len(data)
             await self.link.wait_writable()
-            await asyncio.sleep(0)  # yields to sends and pulls while the slave catches up
+            if self.position < self._store.appended_offset:
+                await asyncio.sleep(0)  # yields to sends and pulls while the slave catches up
 
     def _head(self, body_bytes: int) -> bytes:
         """The head of a frame with data from the position on, or of a heartbeat."""

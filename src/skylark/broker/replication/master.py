@@ -277,4 +277,4 @@ class ReplicationMaster:
             self._store.publish()
         self._waiters.flushed(reached)
         if has_moved:
-            self._store.advance()  # after the replies: it resumes held pulls
+            self._store.announce_arrivals()  # after the replies: it resumes held pulls
