@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Prepares this checkout: finds the tools or installs them, makes .venv, installs the pinned packages and Skylark.
-# With the word `run` it leaves out what only tests need: Maven, Node.js, Chromium and etcd.
+# With the word `run` it leaves out what only tests need: Maven, Node.js, Chromium, etcd and libfaketime.
 # Running it again does nothing, unless requirements.lock, pyproject.toml or this script has changed.
-# PYTHON=… chooses the interpreter. Without Java, Maven, Node.js, Chromium or etcd only tests that need them are skipped,
-# except under CI, where every test must run.
+# PYTHON=… chooses the interpreter. Without Java, Maven, Node.js, Chromium, etcd or libfaketime only tests that need
+# them are skipped, except under CI, where every test must run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -49,6 +49,7 @@ missing_tools() {
   { command -v node && command -v npm; } >/dev/null || echo node
   command -v chromium >/dev/null || echo browser
   command -v etcd >/dev/null || echo etcd
+  [ "$(uname -s)" != Linux ] || compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo faketime
 }
 
 may_install() {
@@ -80,6 +81,7 @@ install_tool() {
     node) install nodejs npm ;;
     browser) install chromium ;;
     etcd) install etcd-server ;;
+    faketime) install libfaketime ;;
   esac
 }
 
@@ -94,6 +96,7 @@ plea() {
       node) names="$names, Node.js with npm" packages="$packages nodejs npm" ;;
       browser) names="$names, Chromium" packages="$packages chromium" ;;
       etcd) names="$names, etcd" packages="$packages etcd-server" ;;
+      faketime) names="$names, libfaketime" packages="$packages libfaketime" ;;
     esac
   done
   if [ "$(uname -s)" = Darwin ]; then

@@ -14,7 +14,7 @@ import pytest
 
 import skylark
 
-ARGUMENTS = ("--mode", "failover", "--seed", "2220", "--minutes", "0.33", "--members", "2", "--json")
+ARGUMENTS = ("--mode", "failover", "--seed", "14180", "--minutes", "0.33", "--members", "2", "--json")
 TIMEOUT_S = 400
 TRIES = 3
 """Whether a fault hits the moment is chance."""

@@ -129,6 +129,33 @@ async def test_lost_answers_never_come_though_requests_arrive() -> None:
         assert await reader.readexactly(5) == b"later"
 
 
+async def test_one_connection_is_cut_and_the_other_stays() -> None:
+    async with running() as rig:
+        ends = [await rig.connect() for _ in range(2)]
+        for end in ends:
+            await rig.roundtrip(*end)
+        rig.proxy.single_out(None)
+        await until(lambda: rig.echo.ended == 1)
+        [kept] = [end for end in ends if not end[0].at_eof()]
+        await rig.roundtrip(*kept)
+
+
+async def test_one_connection_loses_its_answers_and_the_other_does_not() -> None:
+    async with running() as rig:
+        ends = [await rig.connect() for _ in range(2)]
+        for end in ends:
+            await rig.roundtrip(*end)
+        rig.proxy.single_out(LinkState(lost=Direction.REPLIES))
+        for _, writer in ends:
+            writer.write(MESSAGE)
+        await until(lambda: rig.proxy.dropped_bytes == len(MESSAGE))
+        reads = [asyncio.ensure_future(reader.readexactly(len(MESSAGE))) for reader, _ in ends]
+        await until(lambda: any(read.done() for read in reads))
+        assert sum(read.done() for read in reads) == 1
+        for read in reads:
+            read.cancel()
+
+
 async def test_a_torn_connection_brings_the_half_and_ends() -> None:
     async with running() as rig:
         reader, writer = await rig.connect()

@@ -14,10 +14,11 @@ import pytest
 
 from skylark.processes import HOST, ProcessFailed, free_ports
 from skylark.torture.child import Journal, Knob, Tail
-from skylark.torture.cluster import FakeClock, Process
+from skylark.torture.cluster import FakeClock, Process, find_faketime
 from skylark.torture.faults import Targets
 from skylark.torture.plan import Planned, inflict
 from skylark.torture.server import SlowDisk
+from tests.support.java import missing
 
 WAIT_S = 60.0
 LISTEN = """
@@ -26,6 +27,12 @@ print("started", flush=True)
 server = socket.create_server((sys.argv[1], int(sys.argv[2])))
 while True:
     server.accept()[0].close()
+"""
+SHOW_TIME = """
+import threading, time
+while True:
+    print(time.time(), flush=True)
+    threading.Event().wait(0.02)
 """
 SLEEP = "import time; time.sleep(600)"
 DEAF = """
@@ -171,6 +178,29 @@ def test_a_clock_is_set_in_one_step(tmp_path: Path) -> None:
     assert (tmp_path / "clock").read_text() == "-3600s\n"
     assert clock.environment["LD_PRELOAD"] == "lib.so"
     assert clock.environment["FAKETIME_TIMESTAMP_FILE"] == str(tmp_path / "clock")
+
+
+async def test_a_process_sees_its_clock_move_while_it_runs(tmp_path: Path) -> None:
+    library = find_faketime()
+    if library is None:
+        missing("libfaketime is not installed; apt-get install libfaketime")
+    clock = FakeClock(tmp_path / "clock", library)
+    log = tmp_path / "log"
+    process = Process("clock", [sys.executable, "-c", SHOW_TIME], log, clock=clock)
+
+    def sees(moved_s: int) -> bool:
+        lines = log.read_text().splitlines()
+        return bool(lines) and abs(float(lines[-1]) - time.time() - moved_s) < WAIT_S
+
+    process.spawn()
+    try:
+        await asyncio.to_thread(until, lambda: sees(0))
+        clock.set(3600)
+        await asyncio.to_thread(until, lambda: sees(3600))
+        clock.set(-3600)
+        await asyncio.to_thread(until, lambda: sees(-3600))
+    finally:
+        await process.kill()
 
 
 def test_a_slow_disk_is_a_disk(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class FakeClock:
 
 
 def find_faketime() -> Path | None:
-    """libfaketime, as installed by Debian's package `faketime`; None if absent."""
+    """libfaketime, as Debian's package `libfaketime` installs it; None if absent."""
     return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 
 

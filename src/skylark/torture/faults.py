@@ -376,6 +376,23 @@ def muting_elected(words: str, proxies: Proxies, lost: Direction) -> Fault:
     return fault
 
 
+def parting_one(words: str, condition: LinkState | None) -> Fault:
+    """One follower's link to its master is cut, or gets a condition; those of the others stay as they are."""
+
+    @asynccontextmanager
+    async def fault(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
+        master = await _elected(targets, chance)
+        proxy = master.link_proxy
+        proxy.single_out(condition)
+        proxy.refuse(True)  # only the follower that lost its link asks for a new one
+        yield f"{words} {master.label}"
+        proxy.refuse(False)
+        if condition is not None:
+            proxy.cut()  # the connection misses bytes
+
+    return fault
+
+
 @asynccontextmanager
 async def lose_follower(targets: Targets, chance: random.Random) -> AsyncIterator[str]:
     node = await _follower(targets, chance)
@@ -480,6 +497,9 @@ GROUP_FAULTS: dict[str, Fault] = {
     "mute-elected": muting_elected("lose what the controllers hear of", _to_controllers, Direction.REQUESTS),
     "deafen-followers": muting_elected("lose what the followers hear of", _replica_link, Direction.REPLIES),
     "mute-followers": muting_elected("lose what the followers say to", _replica_link, Direction.REQUESTS),
+    "cut-one-follower": parting_one("cut one follower from", None),
+    "deafen-one-follower": parting_one("lose what one follower hears of", LinkState(lost=Direction.REPLIES)),
+    "mute-one-follower": parting_one("lose what one follower says to", LinkState(lost=Direction.REQUESTS)),
     "kill-controller": killing(_controller),
     "freeze-controller": freezing(_controller),
     "skew-clock": skew_clock,

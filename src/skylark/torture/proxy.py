@@ -89,6 +89,14 @@ class Proxy:
         for pipe in self._pipes:
             pipe.cut()
 
+    def single_out(self, condition: LinkState | None) -> None:
+        """Give one connection, if there is one, a condition of its own, or cut it."""
+        pipe = self._chance.choice(list(self._pipes)) if self._pipes else None
+        if pipe is not None and condition is None:
+            pipe.cut()
+        elif pipe is not None:
+            pipe.own_condition = condition
+
     def forget(self) -> int:
         """Close only the client side of all connections, until the next `cut`; returns their number."""
         for pipe in self._pipes:
@@ -137,6 +145,8 @@ class _Pipe:
         self._luck = chance.random()
         self._cut = asyncio.Event()
         self._forgotten = False
+        self.own_condition: LinkState | None = None
+        """In place of the proxy's."""
 
     def cut(self) -> None:
         self._cut.set()
@@ -167,7 +177,7 @@ class _Pipe:
                 await self._held(way)
                 if self._forgotten and way is Direction.REPLIES:
                     continue
-                condition = self._proxy.condition
+                condition = self.own_condition or self._proxy.condition
                 if condition.delay_ms:
                     await asyncio.sleep(self._chance.random() * condition.delay_ms / 1000)
                 if condition.lost is way:
