@@ -1,10 +1,15 @@
-"""How long a broker name is without a master: killed, handed over; and what an in-sync replica costs.
+"""How long a broker name is without a master: killed, handed over, vanished; and the cost of a replica.
 
     python -m benchmarks.failover [--kills 20] [--hand-overs 5] [--seconds 5] [--peer apache]
+    unshare --map-root-user --net python -m benchmarks.failover --vanish 5
 
 One name server, one controller and two replicas on this machine, each a process of its own, and one producer
 of Skylark. The peer is Apache's controller in its name server with its brokers. Prints JSON: milliseconds
 from the kill to the first SEND_OK of another broker, or between two of them at a hand-over.
+
+A machine that vanishes leaves its connections open and silent: each broker has a network namespace of its own
+with a cable to a bridge, and the master's cable is pulled. Needs Linux, `ip`, `nsenter` and the right to make
+namespaces.
 """
 
 from __future__ import annotations
@@ -14,11 +19,13 @@ import asyncio
 import itertools
 import json
 import statistics
+import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +52,10 @@ PAUSE_S = 0.002
 SETTLE_TIMEOUT_S = 60.0
 CONCURRENCY = 64
 WARM_UP_S = 3.0
+BRIDGE = "switch"
+HUB = "10.77.0.1"
+REPLICAS = 2
+BACK_S = 2.0
 
 
 class Broker(Protocol):
@@ -298,40 +309,116 @@ async def throughput(producer: AsyncProducer, seconds: float) -> dict[str, Any]:
     return {"messages_per_s": count / seconds, "failures": dict(failures)}
 
 
-async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
-    replicas = len(cluster.brokers)
+@asynccontextmanager
+async def serving(cluster: Cluster) -> AsyncIterator[tuple[AsyncAdmin, AsyncProducer]]:
+    """Start a cluster, whose replicas all become members of the set, with a topic; yields its clients."""
     client = ClientSettings(instance_name=f"bench-{cluster.namesrv}")
     settings = ProducerSettings(retries=2, send_timeout_ms=SEND_TIMEOUT_MS)
-    result: dict[str, Any] = {"replicas": replicas}
     try:
         await cluster.start()
         async with AsyncAdmin(namesrv=cluster.namesrv, client=client) as admin:
-            await cluster.master(admin, replicas - 1)
+            await cluster.master(admin, len(cluster.brokers) - 1)
             await asyncio.sleep(1.0)
             await admin.topics.create(TOPIC, queues=4)
             async with AsyncProducer(
                 "P", namesrv=cluster.namesrv, settings=settings, client=client
             ) as producer:
-                if options.seconds:
-                    result |= await throughput(producer, options.seconds)
-                if replicas > 1:
-                    load = Load(producer)
-                    sending = asyncio.ensure_future(load.run())
-                    pauses = await hand_over(cluster, admin, load, options.hand_overs)
-                    result["hand_over_pause"] = summary(pauses)
-                    result["hand_over_failures"] = load.failures
-                    result["kill_to_send_ok"] = summary(
-                        await kill_masters(cluster, admin, load, options.kills, options.kill_seconds)
-                    )
-                    sending.cancel()
+                yield admin, producer
     finally:
         await cluster.stop()
+
+
+async def with_cluster(cluster: Cluster, options: argparse.Namespace) -> dict[str, Any]:
+    result: dict[str, Any] = {"replicas": len(cluster.brokers)}
+    async with serving(cluster) as (admin, producer):
+        if options.seconds:
+            result |= await throughput(producer, options.seconds)
+        if len(cluster.brokers) > 1:
+            load = Load(producer)
+            sending = asyncio.ensure_future(load.run())
+            pauses = await hand_over(cluster, admin, load, options.hand_overs)
+            result["hand_over_pause"] = summary(pauses)
+            result["hand_over_failures"] = load.failures
+            result["kill_to_send_ok"] = summary(
+                await kill_masters(cluster, admin, load, options.kills, options.kill_seconds)
+            )
+            sending.cancel()
     return result
+
+
+# --- Machines that vanish ---
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)  # noqa: S607
+
+
+class Cable:
+    """The network of a machine."""
+
+    def __init__(self, number: int, holder: int) -> None:
+        self.machine = Machine(f"10.77.0.{10 + number}", ("nsenter", "-t", str(holder), "-n"))
+        here, self._there = f"port{number}", f"cable{number}"
+        ip("link", "add", here, "type", "veth", "peer", "name", self._there)
+        ip("link", "set", self._there, "netns", str(holder))
+        ip("link", "set", here, "master", BRIDGE, "up")
+        self._inside("link", "set", "lo", "up")
+        self._inside("addr", "add", f"{self.machine.host}/24", "dev", self._there)
+        self.plug("up")
+
+    def plug(self, state: str) -> None:
+        """`up` or `down`: packets are dropped without an answer."""
+        self._inside("link", "set", self._there, state)
+
+    def _inside(self, *words: str) -> None:
+        subprocess.run([*self.machine.prefix, "ip", *words], check=True)
+
+
+@contextmanager
+def machines(count: int) -> Iterator[dict[str, Cable]]:
+    """Machines on one bridge, by address. The namespace of this process must be new."""
+    ip("link", "set", "lo", "up")
+    ip("link", "add", BRIDGE, "type", "bridge")
+    ip("addr", "add", f"{HUB}/24", "dev", BRIDGE)
+    ip("link", "set", BRIDGE, "up")
+    with ExitStack() as stack:
+        cables = []
+        for number in range(count):
+            holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])  # noqa: S607
+            stack.callback(holder.wait)
+            stack.callback(holder.kill)
+            own = Path("/proc/self/ns/net").readlink()
+            while Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
+                time.sleep(0.01)
+            cables.append(Cable(number, holder.pid))
+        yield {cable.machine.host: cable for cable in cables}
+
+
+async def pull_cables(times: int, cables: dict[str, Cable], directory: Path) -> dict[str, Any]:
+    cluster = SkylarkCluster(directory, [cable.machine for cable in cables.values()], Machine(HUB))
+    found = []
+    async with serving(cluster) as (admin, producer):
+        load = Load(producer)
+        sending = asyncio.ensure_future(load.run())
+        await load.next_after(0.0)
+        for _ in range(times):
+            await asyncio.sleep(BACK_S)  # a former master that is back learns that it is one
+            master = await cluster.master(admin, REPLICAS - 1)
+            assert master == load.acknowledged[-1][1]
+            cable = cables[master.rpartition(":")[0]]
+            pulled = time.monotonic()
+            cable.plug("down")
+            found.append(await load.next_after(pulled, other_than=master))
+            await cluster.master(admin, 0, other_than=master)
+            await asyncio.sleep(BACK_S)
+            cable.plug("up")
+        sending.cancel()
+    return {"vanished_to_send_ok": summary(found)}
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
     results = {}
-    for name, replicas in (("alone", 1), ("two_replicas", 2)):
+    for name, replicas in (("alone", 1), ("two_replicas", REPLICAS)):
         if replicas == 1 and not options.seconds:
             continue
         with tempfile.TemporaryDirectory() as directory:
@@ -345,13 +432,22 @@ async def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--kill-seconds", type=float, default=600.0, help="no more kills after so long")
     parser.add_argument("--hand-overs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0, help="of throughput, alone and with a replica")
     parser.add_argument("--peer", choices=["apache"], help="measure this cluster instead of Skylark's")
-    print(json.dumps(asyncio.run(run(parser.parse_args())), indent=2))
+    parser.add_argument("--vanish", type=int, metavar="TIMES", help="measure only machines that vanish")
+    options = parser.parse_args()
+    if options.vanish:
+        with tempfile.TemporaryDirectory() as directory, machines(REPLICAS) as cables:
+            results = asyncio.run(pull_cables(options.vanish, cables, Path(directory)))
+    else:
+        results = asyncio.run(run(options))
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ from skylark.settings.client import (
     SimpleConsumerSettings,
 )
 from skylark.store.store_reader import StoreReader
-from tests.support.broker import BrokerClient, running_cluster, until
+from tests.support.broker import BrokerClient, running_cluster, running_name_server, until
+from tests.support.replica_group import designate, in_sync, running_group
+from tests.support.replication import in_step
 
 TOPIC = "Batched"
 PLAIN = "Plain"
@@ -308,3 +310,43 @@ async def test_the_store_can_be_read_after_the_broker_stopped(tmp_path: Path) ->
         found = list(reader.messages(TOPIC, 0, first, last))
         assert [message.queue_offset for message in found] == list(range(first, last))
         assert [message.body for message in found] == [b"%d" % number for number in range(first, last)]
+
+
+# --- Replicas ---
+
+
+async def test_a_replica_has_the_same_queue_and_goes_on_as_the_master(tmp_path: Path) -> None:
+    """The first message, which is no batch, reaches the replica before the attributes of the topic."""
+    late = {"metadata_interval_ms": 60_000}
+    async with running_name_server(tmp_path) as name_server:
+        namesrv = name_server.address
+        changes = {"name_servers": namesrv, "settings": late}
+        async with running_group(tmp_path, **changes) as (controller, first, second):
+            await until(lambda: bool(first.registration.registered and second.registration.registered))
+            async with AsyncAdmin(namesrv=namesrv) as admin:
+                await admin.topics.create(TOPIC, queues=1, attributes={"queue.type": "BatchCQ"})
+            async with AsyncProducer("Senders", namesrv=namesrv, client=CLIENT) as producer:
+                await producer.send(messages(0, 1)[0])
+                await producer.send_batch(messages(1, BATCH))
+                await in_step(first, second)
+                assert second.topics.get(TOPIC) is None
+                assert not second.store.queues[TOPIC, 0].is_batched
+                await designate(controller, second)
+                await in_sync(second, first)
+                assert second.store.queues[TOPIC, 0].is_batched
+                await producer.send_batch(messages(1 + BATCH, BATCH))
+                await in_step(second, first)
+            sent = 1 + 2 * BATCH
+
+            def are_equal() -> bool:
+                entries = [broker.store.queues[TOPIC, 0].entries(0, sent) for broker in (first, second)]
+                return entries[0] == entries[1]
+
+            await until(are_equal)
+            async with AsyncPullConsumer(
+                GROUP, namesrv=namesrv, client=CLIENT, settings=pull_settings()
+            ) as consumer:
+                consumer.subscribe(TOPIC)
+                found = await poll(consumer, sent)
+    assert [message.body for message in found] == [b"%d" % number for number in range(sent)]
+    assert [message.queue_offset for message in found] == list(range(sent))

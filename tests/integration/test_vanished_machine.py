@@ -20,7 +20,7 @@ def test_a_vanished_master_is_replaced_within_five_seconds() -> None:
     if subprocess.run([*NAMESPACE, "ip", "link"], capture_output=True, check=False).returncode:
         missing("network namespaces cannot be made here, or there is no `ip`")
     done = subprocess.run(
-        [*NAMESPACE, sys.executable, "-m", "benchmarks.vanished_machine", "--times", "2"],
+        [*NAMESPACE, sys.executable, "-m", "benchmarks.failover", "--vanish", "2"],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

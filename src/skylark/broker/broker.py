@@ -312,8 +312,9 @@ class Broker:
                 clock=self.clock, status=self.role.slave, topics=self.topics, groups=self.groups,
                 request_modes=self.request_modes, offsets=self.offsets, ordered=self.pops.ordered,
                 delay_levels=self.delay_levels, timers=self.timers, deletion=self.deletion,
-                copy_mark=self._copy_mark, save_offsets=self._write_offsets, read_cold=self.read_cold,
-                pool=pool, users=self._user_sync if settings.auth.is_served else None,
+                copy_mark=self._copy_mark, save_offsets=self._write_offsets,
+                make_batched=self.store.make_declared_batched, read_cold=self.read_cold, pool=pool,
+                users=self._user_sync if settings.auth.is_served else None,
             )  # fmt: skip
             tls = None if settings.replication.plain_text else self._outgoing_tls
             if settings.group.enabled:

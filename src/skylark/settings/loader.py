@@ -13,7 +13,6 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -113,6 +112,9 @@ class KnownSetting:
         return str(value.value if isinstance(value, Enum) else value)
 
 
+_walked: dict[type[Any], Sequence[KnownSetting]] = {}
+
+
 @dataclass(frozen=True)
 class LoadedSettings(Generic[S]):
     """Settings, the origins of values that are not defaults, and warnings for the user."""
@@ -183,10 +185,11 @@ def known_settings(settings_type: type[Any]) -> Mapping[str, KnownSetting]:
     return types.MappingProxyType(table)
 
 
-@cache
 def all_settings(settings_type: type[Any]) -> Sequence[KnownSetting]:
     """Return all settings of a type, in the order they are declared."""
-    return tuple(_walk(settings_type, ()))
+    if settings_type not in _walked:
+        _walked[settings_type] = tuple(_walk(settings_type, ()))
+    return _walked[settings_type]
 
 
 def replaced(settings: S, values: Mapping[KnownSetting, Any]) -> S:

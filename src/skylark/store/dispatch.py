@@ -67,6 +67,8 @@ class Dispatcher:
         self.dispatched_timestamp = 0
         self._places: dict[bytes, Place] = {}
         """Queues with plain entries that were met in the log, by topic and id as records have them."""
+        self.unplaced_batches: dict[str, int] = {}
+        """The first inner batch of a topic that got no entry, since its queue is plain: where it is."""
 
     def stage(self, batch: Sequence[AppendedRecord]) -> None:
         """Hold back an appended batch until it is confirmed."""
@@ -153,6 +155,8 @@ class Dispatcher:
             found.append(placed)
             if self.has_entry(placed):
                 self.add_entry(placed)
+            elif placed.sys_flag & INNER_BATCH:
+                self.unplaced_batches.setdefault(placed.queue.topic, placed.physical_offset)
         self.note(found)
         return found
 
@@ -235,6 +239,7 @@ class Dispatcher:
     def forget_topic(self, topic: str) -> None:
         """Drop staged records and unwritten entries of a deleted topic."""
         self._places.clear()
+        self.unplaced_batches.pop(topic, None)
         self._waiting = deque(
             kept for batch in self._waiting if (kept := [each for each in batch if each.queue.topic != topic])
         )

@@ -17,7 +17,8 @@ from skylark.store.disk import Disk
 from skylark.store.dispatch import Dispatcher
 from skylark.store.flush import LogFlusher
 from skylark.store.index import Index
-from skylark.store.queue_table import QueueTable
+from skylark.store.log_scan import LogWalk
+from skylark.store.queue_table import PLAIN_DIRECTORY, QueueTable
 from skylark.store.retention import (
     DiskFullFlag,
     DiskState,
@@ -267,12 +268,40 @@ class Housekeeper:
                 self._dispatcher.forget_topic(topic)
                 # Its records are still in the log: recovery must not restore them.
                 self.deleted[topic] = self._log.appended
-            for queues in (self._new, self._unwritten, self._unsynced):
-                for queue in [queue for queue in queues if queue.topic == topic]:
-                    del queues[queue]
+            self._forget_queues(topic)
             # The manifest first: after a crash it identifies the remaining files as deleted.
             self._save_manifest()
             self._queues.delete_files(topic)
+
+    def _forget_queues(self, topic: str) -> None:
+        for queues in (self._new, self._unwritten, self._unsynced):
+            for queue in [queue for queue in queues if queue.topic == topic]:
+                del queues[queue]
+
+    def make_batched(self, topic: str) -> None:
+        """Replace the plain queues of a topic by batch consume queues, built from the log.
+
+        A replica may get a topic's first messages before its attributes. Appends wait while the log is read
+        from the first of them on. Raises OSError, DiskFull.
+        """
+        with self._flush_lock:
+            plain = [queue for queue in self._queues.of_topic(topic) if not queue.is_batched]
+            firsts = [queue.entry(queue.first_with_record) for queue in plain if queue.max_offset]
+            start = min((first[0] for first in firsts if first is not None), default=self._log.appended)
+            self._forget_queues(topic)
+            with self._lock:
+                start = min(start, self._dispatcher.unplaced_batches.get(topic, start))
+                self._queues.forget_topic(topic)
+                self._dispatcher.forget_topic(topic)
+                self._queues.batch_topics.add(topic)
+                for record in LogWalk(self._log, start, end=self._dispatcher.dispatched):
+                    if record.topic == topic.encode():
+                        placed = self._dispatcher.place(record)
+                        if self._dispatcher.has_entry(placed):
+                            self._dispatcher.add_entry(placed)
+            self._save_manifest()
+            self._queues.delete_files(topic, PLAIN_DIRECTORY)
+        log.warning("plain queues replaced by batch consume queues topic=%s physical_offset=%d", topic, start)
 
     # Cleaning
 

@@ -619,6 +619,16 @@ class MessageStore:
             self.truncate(self._dispatcher.dispatched)
         self.reader.keep_offset_on_correction = False
 
+    def make_declared_batched(self, *, unknown: Callable[[str], bool] = lambda topic: False) -> None:
+        """Give topics with `queue.type=BatchCQ` batch consume queues, whose attributes came after messages.
+
+        Also topics with inner batches in the log that are `unknown`: their attributes never came. Waits for
+        the disk. Raises OSError, DiskFull.
+        """
+        unplaced = list(self._dispatcher.unplaced_batches)
+        for topic in self.queues.plain_topics().union(filter(unknown, unplaced)):
+            self.housekeeper.make_batched(topic)
+
     def truncate(self, physical_offset: int) -> None:
         """Truncate log and queues at a record's start: for a diverged replica. Not while others append.
 

@@ -142,10 +142,18 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
             del self[topic, queue.queue_id]
         self.batch_topics.discard(topic)
 
-    def delete_files(self, topic: str) -> None:
-        """Delete all files of a forgotten topic, durably. Raises ValueError, OSError."""
+    def plain_topics(self) -> set[str]:
+        """Topics that have plain queues, although their attributes ask for batch consume queues."""
+        plain = {topic for (topic, _), queue in list(self.items()) if not queue.is_batched}
+        return {topic for topic in plain if self.is_declared_batched(topic)}
+
+    def delete_files(self, topic: str, *names: str) -> None:
+        """Delete all files of a forgotten topic, or those in the directories of these names, durably.
+
+        Raises ValueError, OSError.
+        """
         check_topic(topic)
-        for directory in (self.root / PLAIN_DIRECTORY, self.root / BATCH_DIRECTORY):
+        for directory in (self.root / name for name in names or (PLAIN_DIRECTORY, BATCH_DIRECTORY)):
             if self._disk.exists(directory):
                 self._disk.delete_directory(directory / topic)
                 self._disk.sync_directory(directory)

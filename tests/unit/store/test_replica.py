@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.errors import LogsDiverged, OffsetOutOfRange
+from skylark.store.append_result import AppendedBatch
 from skylark.store.message_store import MessageStore
 from skylark.store.replica import CopyMark, ReplicaIntake, overlap_start
-from tests.support.store import ROOT, bodies, message, opened, put_all, simulated_disk
+from tests.support.store import ROOT, bodies, encoded_batch, message, opened, put_all, simulated_disk
 
 Texts = Sequence[bytes]
 texts = st.lists(st.binary(min_size=1, max_size=300), max_size=30)
@@ -183,3 +184,71 @@ def test_a_replica_takes_no_messages() -> None:
         [result] = store.append([message()])
         assert "slave" in getattr(result, "reason", "")
         assert store.appended_offset == 0
+
+
+# Batch consume queues
+
+BATCHED = "batched"
+UNIQUE = b"UNIQ_KEY\x01u\x02"
+
+
+def put_batched(store: MessageStore, *sizes: int) -> None:
+    """Append messages and batches of these sizes to the first queue of the topic."""
+    for size in sizes:
+        if size == 1:
+            put_all(store, [message(BATCHED, body=b"one", properties=UNIQUE)])
+        else:
+            batch = message(BATCHED, body=encoded_batch([b"%d" % n for n in range(size)]), properties=UNIQUE)
+            assert isinstance(store.append_batches([(batch, size)])[0], AppendedBatch)
+
+
+def units(store: MessageStore) -> bytes:
+    store.housekeeper.flush()
+    queue = store.queues[BATCHED, 0]
+    assert queue.is_batched
+    path = queue.directory / "00000000000000000000"
+    data = store._disk.open(path).read(queue.position_of(queue.max_offset), 0)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 1, 4), (3, 1, 2), (1, 1), (1, 3)])
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_attributes_that_come_after_the_messages_make_the_masters_queue(
+    sizes: Sequence[int], is_flushed: bool
+) -> None:
+    with opened() as master, opened() as slave:
+        master.queues.is_declared_batched = BATCHED.__eq__
+        fill(master, [b"plain"])
+        put_batched(master, *sizes)
+        copy(master, slave)
+        if is_flushed:
+            slave.housekeeper.flush()
+        slave.queues.is_declared_batched = BATCHED.__eq__
+        slave.make_declared_batched()
+        put_batched(master, 2, 1)
+        copy(master, slave)
+        assert units(slave) == units(master)
+        assert slave.queues[BATCHED, 0].next_offset == master.queues[BATCHED, 0].next_offset
+        assert not slave.queues.plain_topics()
+        assert bodies(slave) == bodies(master)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 1, 4), (3, 1, 2)])
+def test_a_replica_without_the_attributes_loses_no_batch_when_it_takes_over(sizes: Sequence[int]) -> None:
+    with opened() as master, opened() as slave:
+        master.queues.is_declared_batched = BATCHED.__eq__
+        put_batched(master, *sizes)
+        copy(master, slave)
+        slave.make_declared_batched(unknown=lambda topic: topic != "T")
+        assert units(slave) == units(master)
+
+
+def test_a_queue_that_a_reader_made_before_the_attributes_is_replaced() -> None:
+    with opened() as master, opened() as slave:
+        master.queues.is_declared_batched = BATCHED.__eq__
+        slave.queue(BATCHED, 0)
+        put_batched(master, 3, 1)
+        copy(master, slave)
+        slave.queues.is_declared_batched = BATCHED.__eq__
+        slave.make_declared_batched()
+        assert units(slave) == units(master)

@@ -59,11 +59,15 @@ class MetadataSync:
         deletion: TopicDeletion,
         copy_mark: CopyMark,
         save_offsets: Callable[[], Awaitable[None]],
+        make_batched: Callable[[], None],
         read_cold: ReadCold,
         pool: ConnectionPool,
         users: UserSync | None,
     ) -> None:
-        """`save_offsets` returns when the offsets are on disk. `users` is None without access control."""
+        """`save_offsets` returns when the offsets are on disk. `users` is None without access control.
+
+        `make_batched` is called in a thread after topics have changed.
+        """
         self._clock = clock
         self._status = status
         self._topics = topics
@@ -76,6 +80,7 @@ class MetadataSync:
         self._deletion = deletion
         self._copy_mark = copy_mark
         self._save_offsets = save_offsets
+        self._make_batched = make_batched
         self._read_cold = read_cold
         self.pool = pool
         self._users = users
@@ -110,8 +115,10 @@ class MetadataSync:
             self._masters = set(table.topic_config_table)
             return
         gone, self._masters = self._masters, set(table.topic_config_table)
+        removed = self._topics.follow(table)
+        await self._read_cold(self._make_batched)
         # Only topics that the master had before: those created here since its reply are not deleted.
-        for topic in gone.intersection(self._topics.follow(table)):
+        for topic in gone.intersection(removed):
             log.info("topic deleted on the master topic=%s", topic)
             await self._deletion.delete(topic, was_configured=True)
 

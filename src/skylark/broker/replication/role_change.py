@@ -130,6 +130,7 @@ class RoleChange:
         """In a thread: end the log, write the epoch, find open transactions."""
         store = self._store
         store.follow_no_more()
+        store.make_declared_batched(unknown=lambda topic: self._topics.get(topic) is None)
         self._begin_epoch(epoch)
         self._copy_mark.clear()
         store.is_replica = False
