@@ -42,9 +42,14 @@ def test_every_test_file_that_a_page_names_is_there(page: str) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_every_test_that_the_page_on_migration_names_is_there() -> None:
-    named = re.findall(r"`(test_\w+)`", text_of("migration"))
-    source = (ROOT / "tests" / "interop" / "test_store_interchange.py").read_text()
+@pytest.mark.parametrize(
+    ("page", "folder"), [("migration", "interop/test_store_interchange.py"), ("design/failover", "")]
+)
+def test_every_test_that_a_page_names_is_there(page: str, folder: str) -> None:
+    named = re.findall(r"`(test_\w+)`", text_of(page))
+    searched = ROOT / "tests" / folder
+    files = sorted(searched.rglob("test_*.py")) if searched.is_dir() else [searched]
+    source = "".join(file.read_text() for file in files)
     assert len(named) > 5
     assert [name for name in named if f"def {name}(" not in source] == []
 
