@@ -36,8 +36,8 @@ _ROLLED_BACK = int(SystemFlag.TRANSACTION_ROLLBACK)  # a member of IntFlag is sl
 
 Arrival = Callable[[Sequence[AppendedRecord]], None]
 Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
-"""For compiled code: a queue, what its records say of it, whether a batch is one record, and the delay of what
-waits in it."""
+"""A queue for compiled code: with what its records say of it, whether a batch is one record, and the delay of
+what waits in it."""
 
 
 def crc32_address() -> int | None:
