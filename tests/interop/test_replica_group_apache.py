@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.peers.apache import ApacheBroker, ApacheController
 from skylark.broker.broker import Broker
 from skylark.errors import RocketMQError
+from skylark.processes import HOST, free_ports, python_command
 from skylark.protocol.bodies import ReplicasInfo
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.controller import ElectMaster, GetSyncStateData
+from skylark.settings import StoreSettings
+from skylark.store.disk import RealDisk
+from skylark.torture.cluster import Process
 from tests.interop.epoch_ha_recording import SETTINGS as APACHE_SETTINGS
 from tests.interop.mqadmin import admin_classpath
+from tests.interop.servers import PATIENT
 from tests.support.broker import BrokerClient, until
 from tests.support.replica_group import elected, in_sync, is_master, own_id, running_replica, sync_set
-from tests.support.replication import assert_same_log, in_step, send_code
+from tests.support.replication import in_step, send_code
+from tests.support.store import bodies as stored_bodies
+from tests.support.store import opened
 
 pytestmark = [pytest.mark.interop("java", "mvn"), pytest.mark.nightly]
 
@@ -41,7 +50,7 @@ def replica(directory: Path, controller: ApacheController, name: str, **changes:
     )  # fmt: skip
 
 
-async def send_some(broker: Broker | ApacheBroker, prefix: str, count: int) -> list[bytes]:
+async def send_some(broker: Broker | ApacheBroker | Member, prefix: str, count: int) -> list[bytes]:
     """Send until so many messages are acknowledged."""
     sent: list[bytes] = []
     async with BrokerClient(broker.address) as client:
@@ -167,7 +176,8 @@ async def test_apaches_slave_takes_the_place_of_our_master(
                 await until(lambda: again.role.slave.is_copy, timeout_s=JAVA_TIMEOUT_S)
                 bodies = [bytes(each.body) for each in await client.pull_all("T")]
                 assert bodies == sent
-                assert_same_log(again.store, again.store)
+                end = again.store.appended_offset
+                assert log_bytes(tmp_path / "apache" / "store", end) == log_bytes(tmp_path / "ours", end)
 
 
 ROUNDS = 3
@@ -209,3 +219,109 @@ async def test_a_mixed_group_of_three_stays_equal_while_the_master_moves_around(
         end = second.store.appended_offset
         logs = [log_bytes(tmp_path / place, end) for place in ("apache/store", "b", "c")]
         assert logs[0] == logs[1] == logs[2]
+
+
+# --- Processes of both ---
+
+
+class Member:
+    """A broker process of either kind that is paused, killed and stopped."""
+
+    def __init__(self, server: ApacheBroker | Process, address: str) -> None:
+        self._server = server
+        self.address = address
+
+    async def interrupt(self, action: str) -> None:
+        server = self._server
+        if action == "pause":
+            server.signal(signal.SIGSTOP)
+        elif isinstance(server, Process):
+            await (server.kill() if action == "kill" else server.terminate())
+        else:
+            await asyncio.to_thread(server.kill if action == "kill" else server.stop)
+
+    async def resume(self, action: str) -> None:
+        server = self._server
+        if action == "pause":
+            server.signal(signal.SIGCONT)
+        elif isinstance(server, Process):
+            await server.start()
+        else:
+            await asyncio.to_thread(server.start)
+
+
+def our_process(directory: Path, controller: ApacheController, name: str) -> tuple[Process, str]:
+    port = free_ports(-2, 1)
+    values = {
+        "brokerName": name, "namesrvAddr": controller.address, "listenPort": str(port), "bindAddress": HOST,
+        "brokerIP1": HOST, "brokerIP2": HOST, "store.path": str(directory / "store"),
+        "enableControllerMode": "true", "controllerAddr": controller.controller,
+        "metricsPromExporterPort": "0", "mappedFileSizeCommitLog": str(1 << 20),
+    }  # fmt: skip
+    text = msgspec.json.encode(values).decode()
+    command = python_command("skylark.torture.server", "broker", text, str(directory / "disk"))
+    return Process("ours", command, directory / "log", port), f"{HOST}:{port}"
+
+
+@pytest.mark.timeout(900)
+async def test_masters_of_both_kinds_are_paused_killed_and_stopped_and_their_stores_exchanged(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    name = "mixed-4"
+    (tmp_path / "ours").mkdir()
+    process, address = our_process(tmp_path / "ours", controller, name)
+    async with running_apache(tmp_path / "apache", controller, name) as apache:
+        members = {each.address: each for each in (Member(apache, apache.address), Member(process, address))}
+        await process.start()
+        try:
+            sent = await interrupt_masters(members, controller.controller, name)
+        finally:
+            await process.kill()
+    shape = StoreSettings(
+        path=tmp_path / "apache" / "store", commit_log_file_bytes=1 << 20, consume_queue_file_bytes=200_000,
+        index_slots=1024, index_items=8192,
+    )  # fmt: skip
+    with opened(shape, RealDisk()) as store:
+        assert set(sent) <= set(stored_bodies(store))
+    store_dir = tmp_path / "ours" / "store"
+    alone = ApacheBroker(
+        admin_classpath(), tmp_path / "reader", store_dir, name_server=controller.address,
+        settings={**PATIENT, "mappedFileSizeCommitLog": 1 << 20, "brokerName": "reader", "reviveQueueNum": 0},
+    )  # fmt: skip
+    await asyncio.to_thread(alone.start)
+    try:
+        async with BrokerClient(alone.address) as client:
+            assert set(sent) <= {bytes(each.body) for each in await client.pull_all("T")}
+    finally:
+        await asyncio.to_thread(alone.kill)
+        alone.release_ports()
+
+
+async def interrupt_masters(members: dict[str, Member], controller: str, name: str) -> list[bytes]:
+    """Interrupt each master in each way; returns what was acknowledged."""
+    sent: list[bytes] = []
+    async with BrokerClient(controller) as client:
+
+        async def group() -> ReplicasInfo:
+            return (await client.ask(GetSyncStateData([name]))).replicas_info_table[name]
+
+        async def is_whole() -> bool:
+            return len((await group()).in_sync_replicas) == len(members)
+
+        for turn, action in enumerate(("pause", "pause", "kill", "kill", "stop", "stop")):
+            await until(is_whole, timeout_s=JAVA_TIMEOUT_S)
+            before = (await group()).master_address
+            assert before is not None
+            sent += await send_some(members[before], f"turn {turn} before {action}", 5)
+            await members[before].interrupt(action)
+
+            async def has_moved(before: str = before) -> bool:
+                return (await group()).master_address not in (None, "", before)
+
+            await until(has_moved, timeout_s=JAVA_TIMEOUT_S)
+            after = (await group()).master_address
+            assert after is not None
+            sent += await send_some(members[after], f"turn {turn} after {action}", 5)
+            await members[before].resume(action)
+        await until(is_whole, timeout_s=JAVA_TIMEOUT_S)
+    return sent
