@@ -80,7 +80,7 @@ async def in_step(master: Broker, *slaves: Broker) -> None:
     """Wait until slaves have, and show, the whole log; then it is the same, byte for byte."""
     for slave in slaves:
         await until(lambda slave=slave: has_all(master, slave) and slave.role.slave.is_copy)  # type: ignore[misc]
-        await asyncio.sleep(0)  # a slave shows what has come in the loop's next turn
+        await until(lambda slave=slave: slave._slave is None or slave._slave.publishing is None)  # type: ignore[misc]
         assert_same_log(master.store, slave.store)
 
 

@@ -57,7 +57,7 @@ class GroupSlave(ReplicationSlave):
             self._link.abort()
         await self._tasks.close()
         self._found.clear()
-        self._is_publishing = False
+        self._stop_publishing()
 
     async def last_metadata(self) -> None:
         """Copy metadata from the former master once more, if it answers at once."""
