@@ -22,6 +22,7 @@ from tests.support.replication import (
     running_pair,
     running_slave,
     send_code,
+    shown,
 )
 from tests.support.store import bodies
 
@@ -43,6 +44,7 @@ async def test_sf_074_without_a_slave_the_answer_says_so_and_with_one_it_has_the
             await connected(master)
             assert await send_code(client, b"together") == OK
             # Acknowledged: so the slave has it, now and not soon.
+            await shown(slave)
             assert bodies(slave.store) == [b"alone", b"together"]
         await connected(master, 0)
         assert await send_code(client, b"alone again") == ResponseCode.SLAVE_NOT_AVAILABLE
@@ -132,6 +134,7 @@ async def test_sf_080_of_two_failures_the_slaves_is_told(tmp_path: Path) -> None
             await in_step(master, slave)
             with master.store.flusher.lock:
                 assert await send_code(client, b"replicated") == ResponseCode.FLUSH_DISK_TIMEOUT
+                await shown(slave)
                 assert bodies(slave.store)[-1] == b"replicated"
             assert await send_code(client, b"both") == OK
 
@@ -189,6 +192,7 @@ async def test_fewer_replicas_than_asked_for_refuse_before_anything_is_written(t
         async with running_slave(tmp_path / "second", master.address) as second:
             await connected(master, 2)
             assert await send_code(client, b"three") == OK
+            await shown(slave, second)
             assert bodies(slave.store) == bodies(second.store) == [b"without waiting", b"three"]
 
 
@@ -203,6 +207,7 @@ async def test_automatically_no_more_are_asked_for_than_there_are(tmp_path: Path
         async with running_slave(tmp_path / "slave", master.address) as slave:
             await connected(master)
             assert await send_code(client, b"two") == OK
+            await shown(slave)
             assert bodies(slave.store) == [b"two"]
 
 

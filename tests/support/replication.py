@@ -80,8 +80,15 @@ async def in_step(master: Broker, *slaves: Broker) -> None:
     """Wait until slaves have, and show, the whole log; then it is the same, byte for byte."""
     for slave in slaves:
         await until(lambda slave=slave: has_all(master, slave) and slave.role.slave.is_copy)  # type: ignore[misc]
-        await until(lambda slave=slave: slave._slave is None or slave._slave.publishing is None)  # type: ignore[misc]
+        await shown(slave)
         assert_same_log(master.store, slave.store)
+
+
+async def shown(*slaves: Broker) -> None:
+    """Wait until slaves show their readers what they have received."""
+    for slave in slaves:
+        follower = slave._slave
+        await until(lambda follower=follower: follower is None or follower.publishing is None)  # type: ignore[misc]
 
 
 def has_all(master: Broker, slave: Broker) -> bool:
