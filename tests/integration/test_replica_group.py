@@ -151,7 +151,9 @@ async def test_offsets_delays_timers_and_transactions_go_on_at_the_new_master(tm
                 return set(await bodies_of(second)) == expected
 
             await until(is_complete)
-        assert sorted(await bodies_of(second)) == sorted(expected)  # each of them once
+            # What the former master delivered just before, it may not have told the new one.
+            counts = Counter(await bodies_of(second))
+            assert [counts[body] for body in (b"1", b"2", b"half")] == [1, 1, 1]
         assert not is_master(first)
 
 
