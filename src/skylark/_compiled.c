@@ -4,9 +4,8 @@
    takes only what is common: JSON headers in ASCII as clients write them, known queues, a unique key (that of a batch
    may be missing if its messages are stored one by one), at most one tag, no timer, no transaction, and, if senders are
    checked, signatures of known ones. It stops before any other frame, which Python then handles, errors included. It
-   changes nothing but the next offsets of queues.
-
-   `place_records` reads records back from the log, on a replica: what is common, as above. */
+   changes nothing but the next offsets of queues. `split_records` reads records back from the log, on a replica: what is
+   common, as above. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -29,9 +28,6 @@ enum {
     ID_BYTES = 33                 /* of a message in a reply, with a comma */
 };
 
-#define MAGIC_V1 0xDAA320A7u
-#define MAGIC_V2 0xDAA320ABu
-
 /* Fields of a header: `a` to `n`, then those about the user. */
 enum { ACCESS_KEY = 'n' - 'a' + 1, SECURITY_TOKEN, SIGNATURE, FIELD_COUNT };
 static const char *const USER_FIELDS[] = {"AccessKey", "SecurityToken", "Signature"};
@@ -39,6 +35,7 @@ static const char *const USER_FIELDS[] = {"AccessKey", "SecurityToken", "Signatu
 /* What is the same for all sends of a call. */
 enum { ADDED, FUNCTIONS, REPLY, CONSTANT_COUNT = REPLY + 6 };
 
+typedef uint32_t (*crc_function)(uint32_t, const char *, uint32_t);
 struct text { const char *at; Py_ssize_t bytes; };
 #define TEXT(literal) ((struct text){literal, sizeof literal - 1})
 #define END TEXT("\2") /* of a property */
@@ -71,7 +68,7 @@ struct burst {
     Py_ssize_t header_bytes_max, body_bytes_max, frames;
     struct text constants[CONSTANT_COUNT];
     struct {
-        uint32_t (*crc32)(uint32_t, const char *, uint32_t);
+        crc_function crc32;
         int (*sha1_update)(struct sha1 *, const void *, size_t);
         int (*sha1_final)(unsigned char *, struct sha1 *);
     } functions;
@@ -257,20 +254,6 @@ static PyObject *look_up(PyObject *table, struct text first, const char *separat
     return found;
 }
 
-/* Take over a queue from its place, a tuple; its next offset is the attribute of this name. */
-static bool load_queue(struct queue *queue, PyObject *place, const char *next_offset) {
-    if (!PyArg_ParseTuple(place, "Oy#IipL", &queue->object, &queue->topic.at, &queue->topic.bytes, &queue->magic,
-                          &queue->queue_id, &queue->is_batched, &queue->delay_ms))
-        return false;
-    PyObject *next = PyObject_GetAttrString(queue->object, next_offset);
-    queue->next_offset = next ? PyLong_AsLongLong(next) : -1;
-    Py_XDECREF(next);
-    if (PyErr_Occurred())
-        return false;
-    queue->place = Py_NewRef(place);
-    return true;
-}
-
 /* A known queue; NULL without an error if it is not known, or there are too many. */
 static struct queue *find_queue(struct burst *burst, struct text topic, const char *separator, struct text queue_id) {
     PyObject *place = look_up(burst->places, topic, separator, queue_id);
@@ -280,10 +263,16 @@ static struct queue *find_queue(struct burst *burst, struct text topic, const ch
         if (burst->queues[i].place == place)
             return &burst->queues[i];
     struct queue *queue = &burst->queues[burst->queue_count];
-    if (burst->queue_count == QUEUES_MAX || !load_queue(queue, place, "next_offset"))
+    if (burst->queue_count == QUEUES_MAX ||
+        !PyArg_ParseTuple(place, "Oy#IipL", &queue->object, &queue->topic.at, &queue->topic.bytes, &queue->magic,
+                          &queue->queue_id, &queue->is_batched, &queue->delay_ms))
         return NULL;
+    PyObject *next = PyObject_GetAttrString(queue->object, "next_offset");
+    queue->next_offset = next ? PyLong_AsLongLong(next) : -1;
+    Py_XDECREF(next);
+    queue->place = Py_NewRef(place);
     burst->queue_count++;
-    return queue;
+    return PyErr_Occurred() ? NULL : queue;
 }
 
 /* Store the next offsets of the queues; release what `find_queue` holds. */
@@ -557,118 +546,6 @@ static PyObject *lay_out_sends(PyObject *Py_UNUSED(module), PyObject *arguments)
     return answer;
 }
 
-/* --- Records --- */
-
-/* One call of `place_records`. */
-struct walk {
-    const char *data, *end;
-    long long position;
-    PyObject *places, *record, *results;
-    uint32_t (*crc32)(uint32_t, const char *, uint32_t);
-    int queue_count;
-    struct queue queues[QUEUES_MAX];
-    struct growing entries[QUEUES_MAX]; /* of the queues */
-};
-
-/* The number of a record's queue; -1 if it is not known, or there are too many, or with a Python error. */
-static int find_place(struct walk *walk, unsigned magic, struct text topic, struct text queue_id) {
-    for (int i = 0; i < walk->queue_count; i++) {
-        struct queue *known = &walk->queues[i];
-        if (known->queue_id == (int)read_u32(queue_id.at) && known->magic == magic &&
-            known->topic.bytes == topic.bytes && !memcmp(known->topic.at, topic.at, (size_t)topic.bytes))
-            return i;
-    }
-    PyObject *place = look_up(walk->places, topic, "/", queue_id);
-    if (!place || walk->queue_count == QUEUES_MAX ||
-        !load_queue(&walk->queues[walk->queue_count], place, "max_offset"))
-        return -1;
-    walk->entries[walk->queue_count] = (struct growing){PyByteArray_FromStringAndSize(NULL, 0), 0};
-    return walk->queue_count++; /* also without memory, so that the place is released */
-}
-
-/* Take the record at `data`; 0 if it is not plain, not whole or not valid, -1 with a Python error. */
-static int take_record(struct walk *walk) {
-    const char *at = walk->data;
-    if (walk->end - at < HEAD_BYTES + 3)
-        return 0;
-    long long size = read_u32(at), sys_flag = read_u32(at + 36), body_bytes = read_u32(at + 84);
-    unsigned magic = read_u32(at + 4);
-    int length_bytes = magic == MAGIC_V1 ? 1 : 2;
-    if ((magic != MAGIC_V1 && magic != MAGIC_V2) || size > walk->end - at || sys_flag & ~SYS_FLAGS ||
-        (long long)READ_U64(at + 28) != walk->position || HEAD_BYTES + body_bytes + length_bytes + 2 > size)
-        return 0;
-    struct text body = {at + HEAD_BYTES, body_bytes}, topic = {body.at + body_bytes, length_bytes}, properties;
-    const unsigned char *length = (const unsigned char *)topic.at;
-    topic.bytes += length_bytes == 1 ? length[0] : length[0] << 8 | length[1];
-    if (HEAD_BYTES + body_bytes + topic.bytes + 2 > size)
-        return 0;
-    length = (const unsigned char *)topic.at + topic.bytes;
-    properties = (struct text){(const char *)length + 2, length[0] << 8 | length[1]};
-    long long tags_code, offset = (long long)READ_U64(at + 20), stored = (long long)READ_U64(at + 56);
-    if (properties.at + properties.bytes != at + size || !read_tags(properties, &tags_code) ||
-        (body_bytes && (walk->crc32(0, body.at, (uint32_t)body_bytes) & 0x7FFFFFFFu) != read_u32(at + 8)))
-        return 0;
-    int number = find_place(walk, magic, topic, (struct text){at + 12, 4});
-    if (number < 0 || walk->queues[number].next_offset != offset)
-        return PyErr_Occurred() ? -1 : 0;
-    struct growing *entries = &walk->entries[number];
-    char *entry = entries->bytes ? grow(entries, ENTRY_BYTES) : NULL;
-    PyObject *result = entry ? PyObject_CallFunction(walk->record, "OLLLLLLy#", walk->queues[number].object, offset,
-                                                     walk->position, size, tags_code, stored, sys_flag, properties.at,
-                                                     properties.bytes)
-                             : NULL;
-    if (!append(walk->results, result))
-        return -1;
-    const uint32_t place[] = {TWO_WORDS(walk->position), (uint32_t)size, TWO_WORDS(tags_code)};
-    put_words(entry, place, sizeof place);
-    entries->used += ENTRY_BYTES;
-    walk->queues[number].next_offset++;
-    walk->position += size;
-    walk->data += size;
-    return 1;
-}
-
-/* Pairs of queues and their entries; releases what the walk holds. */
-static PyObject *end_walk(struct walk *walk, bool good) {
-    PyObject *runs = PyList_New(0);
-    for (int i = 0; i < walk->queue_count; i++) {
-        struct growing *entries = &walk->entries[i];
-        good = good && runs && PyByteArray_Resize(entries->bytes, entries->used) == 0 &&
-               append(runs, PyTuple_Pack(2, walk->queues[i].object, entries->bytes));
-        Py_XDECREF(entries->bytes);
-        Py_DECREF(walk->queues[i].place);
-    }
-    if (!good)
-        Py_CLEAR(runs);
-    return runs;
-}
-
-/* The plain records at the beginning of a range of the log that continue their queues. */
-static PyObject *place_records(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    struct walk *walk = PyMem_Malloc(sizeof *walk);
-    Py_buffer buffer;
-    PyObject *answer = NULL;
-    unsigned long long crc32;
-    if (!walk)
-        return PyErr_NoMemory();
-    memset(walk, 0, offsetof(struct walk, queues));
-    if (PyArg_ParseTuple(arguments, "y*LOKO", &buffer, &walk->position, &walk->places, &crc32, &walk->record)) {
-        walk->data = buffer.buf;
-        walk->end = walk->data + buffer.len;
-        walk->crc32 = (uint32_t(*)(uint32_t, const char *, uint32_t))(uintptr_t)crc32;
-        int taken = (walk->results = PyList_New(0)) ? 1 : -1;
-        while (taken > 0)
-            taken = take_record(walk);
-        PyObject *runs = end_walk(walk, taken == 0);
-        answer = runs ? PyTuple_Pack(2, walk->results, runs) : NULL;
-        Py_XDECREF(runs);
-        Py_XDECREF(walk->results);
-        PyBuffer_Release(&buffer);
-    }
-    PyMem_Free(walk);
-    return answer;
-}
-
 /* The index hashes of messages whose only key is their unique key; None if there are others among them. */
 static PyObject *unique_key_hashes(PyObject *Py_UNUSED(module), PyObject *arguments) {
     PyObject *prefixes, *texts, *hashes;
@@ -686,6 +563,32 @@ static PyObject *unique_key_hashes(PyObject *Py_UNUSED(module), PyObject *argume
             Py_CLEAR(hashes);
     }
     return hashes || PyErr_Occurred() ? hashes : Py_NewRef(Py_None);
+}
+
+/* The fields of the plain records at the beginning of a range of the log. */
+static PyObject *split_records(PyObject *Py_UNUSED(module), PyObject *arguments) {
+    Py_buffer data;
+    long long position, crc32, size, tags_code;
+    struct text text;
+    if (!PyArg_ParseTuple(arguments, "y*LL", &data, &position, &crc32))
+        return NULL;
+    PyObject *found = PyList_New(0);
+    const char *at = data.buf, *end = at + data.len;
+    for (; found && end - at >= HEAD_BYTES + 3; at += size, position += size) {
+        const char *body = at + HEAD_BYTES, *topic = body + read_u32(at + 84);
+        if ((size = read_u32(at)) > end - at || topic - at + 3 > size || read_u32(at + 4) != 0xDAA320A7u ||
+            (text.at = topic + 3 + (unsigned char)*topic) > at + size || read_u32(at + 36) & ~SYS_FLAGS ||
+            (text.bytes = (unsigned char)text.at[-2] << 8 | (unsigned char)text.at[-1]) != at + size - text.at ||
+            (long long)READ_U64(at + 28) != position || !read_tags(text, &tags_code) ||
+            (((crc_function)(uintptr_t)crc32)(0, body, (uint32_t)(topic - body)) & 0x7FFFFFFFu) != read_u32(at + 8))
+            break;
+        if (!append(found, Py_BuildValue("y#iLLLLLIy#", topic + 1, text.at - topic - 3, (int)read_u32(at + 12),
+                                         (long long)READ_U64(at + 20), position, size, tags_code,
+                                         (long long)READ_U64(at + 56), read_u32(at + 36), text.at, text.bytes)))
+            Py_CLEAR(found);
+    }
+    PyBuffer_Release(&data);
+    return found;
 }
 
 /* The records of queue entries, of a file that starts at an offset; None if they do not ascend, or are not in it. */
@@ -769,7 +672,7 @@ static PyObject *join_column(PyObject *Py_UNUSED(module), PyObject *arguments) {
 static PyMethodDef functions[] = {
     {"lay_out_sends", lay_out_sends, METH_VARARGS, "Lay out the first sends of a buffer; see _compiled.pyi."},
     {"unique_key_hashes", unique_key_hashes, METH_VARARGS, "Hash unique keys for the index; see _compiled.pyi."},
-    {"place_records", place_records, METH_VARARGS, "Read plain records back from the log; see _compiled.pyi."},
+    {"split_records", split_records, METH_VARARGS, "Read plain records back from the log; see _compiled.pyi."},
     {"join_records", join_records, METH_VARARGS, "Join the records of queue entries; see _compiled.pyi."},
     {"join_column", join_column, METH_VARARGS, "Join parts of a buffer; see _compiled.pyi."},
     {0},

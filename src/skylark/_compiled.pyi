@@ -29,18 +29,13 @@ def lay_out_sends(
     not use another one.
     """
 
-def place_records(
-    data: bytes,
-    physical_offset: int,
-    places: dict[bytes, tuple[ConsumeQueue, bytes, int, int, bool, int]],
-    crc32: int,
-    record: type[AppendedRecord],
-    /,
-) -> tuple[list[AppendedRecord], list[tuple[ConsumeQueue, bytearray]]]:
-    """Return the plain records at the beginning of a range of the log, and their entries by queue.
+def split_records(
+    data: bytes, physical_offset: int, crc32: int, /
+) -> list[tuple[bytes, int, int, int, int, int, int, int, bytes]]:
+    """Return the fields of the plain records at the beginning of a range of the log.
 
-    It stops before a record that is not whole or not valid, and before one that does not continue its queue.
-    `places` are by the record's bytes of topic and queue id; `crc32` is the address of a function.
+    They are topic, queue id, queue offset, physical offset, size, tags code, store time, system flags and
+    properties. It stops before a record that is not whole or not valid. `crc32` is the address of a function.
     """
 
 def join_records(file: memoryview, start: int, entries: bytes | bytearray, /) -> bytes | None:

@@ -165,7 +165,7 @@ def feed(replica: MessageStore, log: bytes, pieces: list[int], *, is_building: b
 def placing_by(function: Callable[..., Any] | None) -> Iterator[None]:
     """Replicas place records by this function of the compiled module, or without it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "_place_records", function)
+        patch.setattr(dispatch, "_split_records", function)
         yield
 
 
@@ -179,7 +179,7 @@ def test_a_replica_fed_in_pieces_has_the_same_bytes(compiled: ModuleType, is_com
         master = new_store(master_disk, store_settings, clock)
         run(master, steps, clock)
         replica = new_store(replica_disk, store_settings, clock)
-        with placing_by(compiled.place_records if is_compiled else None):
+        with placing_by(compiled.split_records if is_compiled else None):
             feed(replica, whole_log(master), pieces, is_building=is_building)
         for name, queue in master.queues.items():
             assert replica.max_offset(*name) == queue.max_offset
@@ -231,7 +231,7 @@ def test_records_are_placed_alike_with_and_without_the_compiled_module(
             log[record.physical_offset + within] = data.draw(st.integers(0, 255))
         pieces = data.draw(st.lists(st.integers(1, 2000), min_size=1, max_size=5))
         found = []
-        for function in (None, compiled.place_records):
+        for function in (None, compiled.split_records):
             disk = simulated_disk(clock)
             replica = new_store(disk, store_settings, clock)
             with placing_by(function):

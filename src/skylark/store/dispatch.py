@@ -24,9 +24,9 @@ from skylark.store.queue_entry import ENTRY, INNER_BATCH, NO_ENTRY_MASK, PREPARE
 from skylark.store.queue_table import QueueTable
 
 try:
-    from skylark._compiled import place_records as _place_records
+    from skylark._compiled import split_records as _split_records
 except ImportError:  # not compiled
-    _place_records = None  # type: ignore[assignment]
+    _split_records = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,6 @@ FOLLOWED_BYTES = 1 << 20
 _ROLLED_BACK = int(SystemFlag.TRANSACTION_ROLLBACK)  # a member of IntFlag is slow to compare
 
 Arrival = Callable[[Sequence[AppendedRecord]], None]
-Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
-"""A queue for compiled code: with what its records say of it, whether a batch is one record, and the delay of
-what waits in it."""
 
 
 def crc32_address() -> int | None:
@@ -65,7 +62,7 @@ class Dispatcher:
         self.dispatched = 0
         """End of the last published record."""
         self.dispatched_timestamp = 0
-        self._places: dict[bytes, Place] = {}
+        self._places: dict[tuple[bytes, int], ConsumeQueue] = {}
         """Queues with plain entries that were met in the log, by topic and id as records have them."""
         self.unplaced_batches: dict[str, int] = {}
         """The first inner batch of a topic that got no entry, since its queue is plain: where it is."""
@@ -202,8 +199,8 @@ class Dispatcher:
         if self.dispatched < confirmed:
             walk = LogWalk(self._log, self.dispatched, end=confirmed, step_over_damage=False)
             others = self.dispatch(walk)
-            for queue in {placed.queue for placed in others}:
-                self._note_place(queue)
+            for queue in {placed.queue for placed in others if not placed.queue.is_special}:
+                self._places[queue.topic.encode(), queue.queue_id] = queue
             found += others
             self.dispatched = walk.end
         if found:
@@ -211,30 +208,38 @@ class Dispatcher:
         return found
 
     def _follow_plain(self, confirmed: int) -> list[AppendedRecord]:
-        """Dispatch plain records from the log, up to the first other one."""
+        """Dispatch plain records from the log, up to the first other one, or one not continuing its queue."""
         found: list[AppendedRecord] = []
-        if _place_records is None or _CRC32 is None:
+        if _split_records is None or _CRC32 is None:
             return found
         files, end = self._log.files, min(confirmed, self._log.appended)
         while self._places and self.dispatched < end and files.start_of(self.dispatched) in files.starts:
             data = self._log.read(self.dispatched, min(FOLLOWED_BYTES, end - self.dispatched))
-            placed, runs = _place_records(data, self.dispatched, self._places, _CRC32, AppendedRecord)
+            placed = self._place_plain(_split_records(data, self.dispatched, _CRC32))
             if not placed:
                 break
-            for queue, entries in runs:
-                queue.tail += entries
-                queue.next_offset = queue.max_offset
-                if not queue.dirty:
-                    queue.dirty = True
-                    self.dirty.append(queue)
             self._note(placed, placed)
             found += placed
         return found
 
-    def _note_place(self, queue: ConsumeQueue) -> None:
-        if not queue.is_special:
-            key = queue.topic_part + b"/" + queue.queue_id.to_bytes(4)
-            self._places[key] = queue, queue.topic_part, queue.magic, queue.queue_id, False, 0
+    def _place_plain(
+        self, records: Iterable[tuple[bytes, int, int, int, int, int, int, int, bytes]]
+    ) -> list[AppendedRecord]:
+        placed: list[AppendedRecord] = []
+        pack, places = ENTRY.pack, self._places
+        for topic, queue_id, queue_offset, physical_offset, size, code, timestamp, flags, text in records:
+            queue = places.get((topic, queue_id))
+            if queue is None or queue.max_offset != queue_offset:
+                break
+            queue.tail += pack(physical_offset, size, code)
+            queue.next_offset = queue_offset + 1
+            if not queue.dirty:
+                queue.dirty = True
+                self.dirty.append(queue)
+            placed.append(
+                AppendedRecord(queue, queue_offset, physical_offset, size, code, timestamp, flags, text)
+            )
+        return placed
 
     def forget_topic(self, topic: str) -> None:
         """Drop staged records and unwritten entries of a deleted topic."""

@@ -16,7 +16,7 @@ from skylark.protocol.frame_templates import SendReplies
 from skylark.protocol.signature import LIBCRYPTO
 from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord, LaidOut
 from skylark.store.consume_queue import ConsumeQueue
-from skylark.store.dispatch import Place, crc32_address
+from skylark.store.dispatch import crc32_address
 
 EDITION = "Edition 4"
 """That of `_compiled.c`. A module that `make setup` has not compiled anew is not used."""
@@ -45,6 +45,10 @@ _STARTS = (b'{"code":310,', b'{"code":320,')
 _LOOKED_FOR = (b"TAGS", b"UNIQ_KEY", b"REAL_", b"TIMER_", b"DELAY", b"TRAN_MSG", b"POP_CK")
 """Names of properties that Python looks for among those of the broker, too."""
 _START_BYTES = PREFIX_BYTES + len(_STARTS[0])
+
+
+Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
+"""A queue, what its records say of it, whether a batch is one record, and the delay of what waits in it."""
 
 
 class PlainSends:
