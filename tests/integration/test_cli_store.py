@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from skylark.model.message import PutMessage
 from skylark.store.disk import RealDisk
+from skylark.store.message_store import MessageStore
 from skylark.store.store_reader import StoreReader
 from skylark.store.verification import verify
 from tests.support.directory import fingerprint
 from tests.support.live_writer import ITEMS, QUEUES, SLOTS, TOPICS
-from tests.support.store import message, opened, put_all, small_settings, unpack_golden
+from tests.support.store import encoded_batch, message, opened, put_all, small_settings, unpack_golden
 
 ROOT = Path(__file__).parent.parent.parent
 LIVE_SECONDS = 5.0
@@ -188,3 +191,28 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     complaint = dump.stderr.read()
     dump.stderr.close()
     assert (dump.wait(60), complaint) == (141, b"")
+
+
+# A store with batch queues after a kill
+
+
+def test_messages_of_batches_are_dumped_and_verified_after_a_kill(tmp_path: Path) -> None:
+    store = MessageStore(small_settings(tmp_path / "store"), disk=RealDisk())
+    store.queues.is_declared_batched = lambda topic: topic == "batched"
+    store.open()
+    for number in range(6):
+        bodies = [b"%d" % (3 * number + member) for member in range(3)]
+        batch = PutMessage("batched", 0, encoded_batch(bodies), b"UNIQ_KEY\x01u%d\x02" % number)
+        store.append_batches([(batch, 3)])
+        if number == 3:
+            store.housekeeper.flush()  # the last batches are in the log only
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    store.close()
+    geometry = ("--index-slots", "16", "--index-items", "24")
+    for root, count in ((tmp_path / "killed", 12), (tmp_path / "store", 18)):
+        dumped = skylark("store", "dump", root, *geometry, "-t", "batched", "--json")
+        assert dumped.returncode == 0, dumped.stderr
+        found = [json.loads(line) for line in dumped.stdout.splitlines()]
+        assert [(line["offset"], line["body"]) for line in found] == [(n, str(n)) for n in range(count)]
+        verified = skylark("store", "verify", root, *geometry, "--json")
+        assert verified.returncode == 0, verified.stdout + verified.stderr
