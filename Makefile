@@ -11,7 +11,8 @@ CODE := $(wildcard src tests benchmarks examples scripts fuzz)
 COVERED := model protocol store
 # Seconds for each cell of `make figures`; parts of `make figures-others`, and what `make figures-peers` compares.
 CELL_S := 3
-OTHERS := store clients python spark whole apache security peers
+LAKE_TOPICS := 1 10 100 500 1000 2000
+OTHERS := store clients python spark lake whole apache security peers
 PARTS := $(OTHERS) soak growth
 PEERS := apache,kafka,nats
 COMPARED := java-async-1-128B java-async-64-128B java-batch-128B consume-* latency-5000 topics-* start stop memory recover
@@ -91,6 +92,9 @@ figures-store = $(call printed,store,benchmarks.store --gib 4)
 figures-clients = $(call printed,client,benchmarks.client)
 figures-python = $(call printed,python-clients,benchmarks.python_clients)
 figures-spark = $(call printed,spark,benchmarks.spark --body 200)
+figures-lake = $(call printed,lake,benchmarks.lake --peer kafka); \
+  $(call printed,lake-memory,benchmarks.lake --backlog 1 --backlog 8); \
+  $(call printed,lake-topics,benchmarks.lake $(LAKE_TOPICS:%=--topics %) --svg docs/charts)
 figures-soak = $(PYTHON) -m benchmarks soak --out build/figures/soak.json
 figures-growth = $(PYTHON) -m benchmarks growth --out build/figures/growth.json --svg docs/charts
 figures-apache = $(call printed,broker,benchmarks.broker --peer apache --seconds 3)

@@ -1,6 +1,7 @@
 """Rows a second from store files and from a broker into Delta tables: in a directory and in an S3 server.
 
-    python -m benchmarks.lake [--rows 1000000] [--body 200] [--spark] [--topics 10 --topics 2000]
+    python -m benchmarks.lake [--rows 1000000] [--body 200] [--spark]
+    python -m benchmarks.lake --topics 10 --topics 2000 [--svg docs/charts]
     python -m benchmarks.lake --backlog 1 --backlog 10
     python -m benchmarks.lake --peer kafka [--rows 1000000]
 
@@ -21,7 +22,7 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from benchmarks._common import report
 from benchmarks._spark_cells import SEVEN, rates_in_turn
 from benchmarks.spark import BROKER_SETTINGS, QUEUES, TOPIC, fill
 from skylark.bench.machine import anonymous_bytes, scratch
+from skylark.html_report import Chart, Section, drawing
 from skylark.pipelines.jobs import archive as job
 from skylark.pipelines.jobs.endpoints import Input, parse_output, table_options
 from skylark.pipelines.jobs.session import SessionSettings, session
@@ -250,6 +252,14 @@ def topic_results(where: Path, count: int) -> dict[str, float]:
     }
 
 
+def chart(results: Mapping[int, Mapping[str, float]]) -> Section:
+    """The time of a turn by the number of topics."""
+    kinds = {"turn_s": "a message in each", "idle_turn_s": "idle"}
+    rows = [[count, title, each[key]] for key, title in kinds.items() for count, each in results.items()]
+    lines = Chart(label="topics", value="seconds", series="turn", unit="s", kind="lines")
+    return Section("lake-topics", "Time of a turn of the lake", ["topics", "turn", "seconds"], rows, lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -260,12 +270,15 @@ def main() -> None:
     parser.add_argument("--peer", choices=["kafka"], help="compare with Spark's connector for it")
     parser.add_argument("--backlog", type=float, action="append", default=[], metavar="GIB")
     parser.add_argument("--topics", type=int, action="append", default=[])
+    parser.add_argument("--svg", type=Path, metavar="DIR", help="write the chart of --topics there")
     given = parser.parse_args()
     rows = given.rows - given.rows % QUEUES
     results: dict[str, Any] = {}
     with scratch() as directory:
-        for count in given.topics:
-            results[f"{count} topics"] = topic_results(Path(directory) / f"topics-{count}", count)
+        turns = {count: topic_results(Path(directory) / f"topics-{count}", count) for count in given.topics}
+        results |= {f"{count} topics": each for count, each in turns.items()}
+        if turns and given.svg is not None:
+            (given.svg / "lake-topics.svg").write_text(drawing(chart(turns)), encoding="utf-8")
         for gibibytes in given.backlog:
             where = Path(directory) / "backlog"
             results[f"backlog of {gibibytes:g} GiB"] = backlog_results(where, gibibytes)

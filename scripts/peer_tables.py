@@ -642,18 +642,8 @@ def lake_topics(found: ProgramResult) -> str:
         for count, each in sorted(measured.items())
     ]
     columns = ("Topics", "turn with a message in each, s", "idle turn, s", "MB of memory after it")
-    full, idle = ([measured[count][key] for count in sorted(measured)] for key in ("turn_s", "idle_turn_s"))
-    chart = [
-        "```mermaid",
-        "xychart-beta",
-        '  title "Seconds of a turn by the number of topics: a message in each, and idle"',
-        f"  x-axis [{', '.join(str(count) for count in sorted(measured))}]",
-        f'  y-axis "seconds" 0 --> {max(full) * 1.1:.2f}',
-        f"  line {full}",
-        f"  line {idle}",
-        "```",
-    ]
-    return "\n".join([table(columns, rows, "rrrr").rstrip(), "", *chart, ""])
+    drawing = "![Time of a turn of the lake by topics](charts/lake-topics.svg)"
+    return "\n".join([table(columns, rows, "rrrr").rstrip(), "", drawing, ""])
 
 
 # --- By name ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import shutil
 import subprocess
@@ -18,8 +19,12 @@ import pytest
 from skylark import atomic_file
 from skylark.broker.broker import Broker
 from skylark.clock import SystemClock
-from skylark.errors import BrokerError, SystemBusy
+from skylark.errors import BrokerError, RocketMQError, SystemBusy
 from skylark.model.record import decode_all
+from skylark.pipelines.jobs.endpoints import parse_output
+from skylark.pipelines.lake_service.engines import LocalEngine
+from skylark.pipelines.lake_service.rules import LakeRules, LakeTable
+from skylark.pipelines.lake_service.table_archiver import TableArchiver
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.admin import (
     GetColdDataFlowCtrInfo,
@@ -32,7 +37,7 @@ from skylark.protocol.requests.send import SendMessageV2
 from skylark.settings.store import FlushMode
 from skylark.store.disk import DiskFile
 from tests.integration.broker_rig import Healthy, goes_on, healthy_client
-from tests.support.broker import BrokerClient, consumer, running_broker, until
+from tests.support.broker import BrokerClient, consumer, running_broker, running_name_server, until
 from tests.support.simulated_disk import Fault, Kind, SimulatedDisk
 
 STUCK_S = 30.0
@@ -300,6 +305,33 @@ async def test_cold_reads_of_a_greedy_group_are_limited(disk: StuckDisk) -> None
         assert told["runtimeTable"].keys() == {"CG"}
         await client.ask(RemoveColdDataFlowCtrConfig(b"CG"))
         await until(is_refused)
+
+
+async def test_a_lake_that_reads_cold_messages_holds_up_no_producer(disk: StuckDisk) -> None:
+    await cold_start(disk)
+    async with (
+        running_name_server(disk.root) as name_server,
+        broker_on(disk, name_servers=name_server.address) as broker,
+        unharmed(broker) as healthy,
+    ):
+        table = LakeTable(output=parse_output(f"delta:{disk.root}/table"), topics=("Cold",))
+        rules = LakeRules(namesrv=name_server.address, tables=[table])
+        looks = itertools.count(step=60).__next__  # it looks for topics each time
+        archiver = TableArchiver(rules, table, LocalEngine(), "one", monotonic=looks)
+
+        def archive() -> int:
+            while True:
+                with contextlib.suppress(RocketMQError):  # the broker is busy
+                    if messages := archiver.turn().messages:
+                        return messages
+                time.sleep(0.05)
+
+        disk.stick(Kind.READ)
+        archived = asyncio.create_task(asyncio.to_thread(archive))
+        await until(lambda: any("skylark-read" in name for name in disk.stuck))
+        await goes_on(healthy)
+        disk.free()
+        assert await archived == 10
 
 
 async def test_questions_that_wait_for_the_disk_hold_up_nobody(disk: StuckDisk) -> None:
