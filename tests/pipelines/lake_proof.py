@@ -7,7 +7,8 @@ body, no offset is missing, and what the log still holds is equal.
 
     python -m tests.pipelines.lake_proof --messages 20000000
 
-With `--home` several runs add to the same log and tables, and each checks the whole.
+With `--home` several runs add to the same log and tables, and each checks the whole. With `--spark` the files
+are written by a Spark cluster of two workers, whose executors are killed, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -45,6 +47,7 @@ from skylark.protocol.bodies import MessageQueue
 from tests.interop.servers import Servers
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.s3_server import BUCKET, S3Server, variables
+from tests.support.spark_cluster import SparkCluster
 
 GROUP = "lake"
 PREFIX = "proof_"
@@ -88,12 +91,12 @@ class LakeProcess(Server):
         super().__init__(home, PortReservation(0))
         self._rules = rules
         self._variables = environment
-        self._master = [] if master is None else ["--master", master]
+        self._words = ["--workers", "2"] if master is None else ["--master", master]
 
     def command(self, start: int) -> list[str]:
         port = self.address.rpartition(":")[2]
-        words = ["lake", "run", str(self._rules), "--workers", "2", "--metrics-port", port]
-        return [sys.executable, "-m", "skylark", *words, *self._master]
+        words = ["lake", "run", str(self._rules), "--metrics-port", port, *self._words]
+        return [sys.executable, "-m", "skylark", *words]
 
     def environment(self) -> dict[str, str]:
         return self._variables
@@ -101,17 +104,22 @@ class LakeProcess(Server):
     def wait_until_serving(self) -> None:
         """Not needed: it works when it works."""
 
-    def descendants(self) -> list[int]:
-        """The processes that archive: with a master also its JVMs and their workers."""
-        found: list[int] = []
-        waiting = [self._running().pid]
-        while waiting:
-            path = Path(f"/proc/{waiting.pop()}")
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                for task in path.glob("task/*/children"):
-                    waiting += map(int, task.read_text().split())
-                    found += map(int, task.read_text().split())
-        return found
+    @property
+    def pid(self) -> int:
+        return self._running().pid
+
+
+def descendants(*processes: int) -> list[int]:
+    """What processes have started, and what that has started."""
+    found: list[int] = []
+    waiting = list(processes)
+    while waiting:
+        path = Path(f"/proc/{waiting.pop()}")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in path.glob("task/*/children"):
+                waiting += map(int, task.read_text().split())
+                found += map(int, task.read_text().split())
+    return found
 
 
 class Ledger:
@@ -259,6 +267,18 @@ def faults_of(rules: LakeRules, ledger: Ledger, wire: ClusterClient) -> tuple[li
     return faults, rows, in_log
 
 
+def restart(server: Server | Servers, chance: random.Random) -> None:
+    server.kill()
+    time.sleep(chance.uniform(0, 1))
+    while True:
+        try:
+            server.start()
+        except ProcessFailed:
+            server.kill()  # a busy machine: it was not ready in time
+        else:
+            return
+
+
 def prove(
     home: Path,
     *,
@@ -267,44 +287,36 @@ def prove(
     pause_s: float,
     seed: int,
     minutes: float = 60,
-    master: str | None = None,
+    with_spark: bool = False,
 ) -> dict[str, object]:
     """Run the whole; returns what happened. `faults` is empty if everything was as promised."""
     names = [f"{PREFIX}{number}" for number in range(topics)]
     chance, ledger, stop = random.Random(seed), Ledger(), threading.Event()
     counts = [0, 0, 0, 0]
-    with S3Server(home / "s3") as store, PipelineCluster(home / "cluster", SETTINGS) as cluster:
+    with (
+        S3Server(home / "s3") as store,
+        PipelineCluster(home / "cluster", SETTINGS) as cluster,
+        contextlib.ExitStack() as stack,
+    ):
         os.environ.update(variables(store.endpoint))
+        spark = stack.enter_context(SparkCluster(home / "spark")) if with_spark else None
         known = home / "ledger"
         if known.exists():
             ledger.load(known)
         rules_file = home / "lake.yml"
         rules_file.write_text(RULES.format(namesrv=cluster.namesrv))
-        lake = LakeProcess(home / "lake", rules_file, dict(os.environ), master)
+        lake = LakeProcess(home / "lake", rules_file, dict(os.environ), spark.master if spark else None)
         rules = load_rules(rules_file)
 
-        def again(server: Server | Servers) -> Callable[[], None]:
-            def kill() -> None:
-                server.kill()
-                time.sleep(chance.uniform(0, 1))
-                while True:
-                    try:
-                        server.start()
-                    except ProcessFailed:
-                        server.kill()  # a busy machine: it was not ready in time
-                    else:
-                        return
-
-            return kill
-
         def kill_worker() -> None:
-            if found := lake.descendants():
+            if found := descendants(lake.pid, *(spark.workers if spark else ())):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(chance.choice(found), signal.SIGKILL)
 
         started = time.monotonic()
         with lake:
-            victims = [again(cluster.servers), again(store), again(lake), kill_worker]
+            servers = (cluster.servers, store, lake)
+            victims = [*(partial(restart, server, chance) for server in servers), kill_worker]
             killer = threading.Thread(target=torment, args=(stop, chance, victims, pause_s, counts))
             watcher = threading.Thread(target=watch, args=(stop, rules, ledger))
             killer.start()
@@ -360,7 +372,7 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=12)
     parser.add_argument("--minutes", type=float, default=60, help="End sending then, at the latest.")
     parser.add_argument("--pause", type=float, default=5.0, help="Mean seconds between two kills.")
-    parser.add_argument("--master", help="Write with the tasks of Spark.")
+    parser.add_argument("--spark", action="store_true", help="Write with the tasks of a Spark cluster.")
     parser.add_argument("--home", type=Path, help="Keep log and tables here, and add to them.")
     parser.add_argument("--seed", type=int, default=round(time.time()))
     given = parser.parse_args()
@@ -372,7 +384,7 @@ def main() -> None:
             pause_s=given.pause,
             seed=given.seed,
             minutes=given.minutes,
-            master=given.master,
+            with_spark=given.spark,
         )
     sys.stdout.write(json.dumps({"seed": given.seed, **report}, indent=2) + "\n")
     sys.exit(1 if report["faults"] else 0)

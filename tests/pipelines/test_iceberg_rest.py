@@ -10,6 +10,7 @@ import duckdb
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from benchmarks.peers.java import jvm_command
 from skylark.pipelines.history import TopicHistory
 from skylark.pipelines.jobs.endpoints import parse_output
 from skylark.pipelines.lake.table_log import BatchName
@@ -25,13 +26,27 @@ from skylark.pipelines.lake_service.table_archiver import (
 )
 from skylark.pipelines.lake_service.verification import compare
 from skylark.pipelines.options import SourceOptions, load
+from skylark.processes import run
 from tests.support import s3_server
 from tests.support.faulty_http import FaultyHttp
 from tests.support.iceberg_rest import IcebergRestServer, use_rest_catalog
+from tests.support.java import compiled
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 pytestmark = [pytest.mark.nightly, pytest.mark.interop("java", "go"), pytest.mark.timeout(600)]
+
+SPARK_POM = Path(__file__).parent / "java" / "pom-iceberg-spark.xml"
+SPARK_TIMEOUT_S = 300
+SPARK_OPTIONS = [
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in (
+        "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+        "java.util.concurrent", "java.util.concurrent.atomic", "sun.nio.ch", "sun.nio.cs",
+        "sun.security.action", "sun.util.calendar",
+    )
+]  # fmt: skip
+"""As Spark starts its own programs."""
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +116,26 @@ def test_a_topic_is_archived_read_and_maintained(shared_cluster: PipelineCluster
     lake.check()
     ends = TopicHistory("iceberg", lake.name).ends
     assert sum(ends.values()) == lake.sent
+
+
+def test_spark_with_icebergs_own_jar_reads_the_table(
+    shared_cluster: PipelineCluster, proxy: FaultyHttp, catalog: IcebergRestServer, tmp_path: Path
+) -> None:
+    lake = RestLake(shared_cluster)
+    for count in (10, 7, 20):
+        lake.send(count)
+        LakeService([lake.archiver()]).run_once()
+    columns = "count(*), count(distinct queueId, queueOffset), min(cast(body as string))"
+    query = f"select {columns} from lake.{lake.name} where topic = '{lake.topic}'"  # noqa: S608
+    program = compiled(SPARK_POM, [SPARK_POM.parent / "ReadIceberg.java"])
+    command = jvm_command(
+        program, "ReadIceberg", catalog.endpoint, os.environ["AWS_ENDPOINT_URL"], query,
+        home=tmp_path, heap_mb=1024, options=SPARK_OPTIONS,
+    )  # fmt: skip
+    log = tmp_path / "spark.log"
+    run(command, log=log, timeout_s=SPARK_TIMEOUT_S)
+    rows = [line.split("\t")[1:] for line in log.read_text().splitlines() if line.startswith("row\t")]
+    assert rows == [[str(lake.sent), str(lake.sent), "0"]]
 
 
 @pytest.mark.parametrize("fault", ["refuse", "drop", "lose"])

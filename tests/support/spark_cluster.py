@@ -43,6 +43,11 @@ class SparkCluster:
     def master(self) -> str:
         return f"spark://127.0.0.1:{self._port.base}"
 
+    @property
+    def workers(self) -> list[int]:
+        """The processes that start executors."""
+        return [process.pid for process in self._processes[1:]]
+
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._port.release()
