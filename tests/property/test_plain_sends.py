@@ -626,11 +626,9 @@ def test_no_sanitizer_complains() -> None:
         **os.environ, "SKYLARK_SANITIZE": "1", "LD_PRELOAD": library,
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1", "PYTHONMALLOC": "malloc",
     }  # fmt: skip
-    others = [
-        Path(__file__).parent / name for name in ("test_dispatch_paths.py", "pipelines/test_decode_laws.py")
-    ]
+    names = ("test_dispatch_paths.py", "test_compiled_columns.py", "pipelines/test_decode_laws.py")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not nightly"]
-    command += [__file__, *map(str, others)]
+    command += [__file__, *(str(Path(__file__).parent / name) for name in names)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "ERROR: AddressSanitizer" not in done.stderr
