@@ -7,6 +7,7 @@ that `store_view` gives ours. Whole stores are compared, after orderly ends and 
 from __future__ import annotations
 
 import shutil
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from benchmarks.peers.apache import ApacheBroker, ApacheNameServer
 from benchmarks.peers.java import Classpath
 from skylark.model.message import pack_host
 from skylark.processes import GroupProcess
+from skylark.store.index_file import HEADER
 from tests.interop import every_kind, store_view
 from tests.interop.every_kind import PLAIN_TOPIC, Maker
 from tests.interop.servers import PATIENT
@@ -340,6 +342,13 @@ def test_apache_recovers_its_store_when_we_were_killed_continuing_it(
     check_acknowledged(filled.acknowledged, dump)
 
 
+def is_index_whole(store_dir: Path) -> bool:
+    """Whether no kill hit the write of the index: else Apache deletes its newest file."""
+    _, _, index_timestamp = struct.unpack(">qqq", (store_dir / "checkpoint").read_bytes()[:24])
+    headers = [file.read_bytes()[: HEADER.size] for file in (store_dir / "index").glob("*")]
+    return all(HEADER.unpack(header)[1] <= index_timestamp for header in headers)
+
+
 def check_apache_recovers_what_we_left(
     store_dir: Path, broker_at: BrokerAt, driver: StoreDriver, *, flush_interval_ms: int
 ) -> Json:
@@ -356,6 +365,7 @@ def check_apache_recovers_what_we_left(
     check_dense(dump["topics"])
     check_answers(dump, broker.address)
     # Of older messages Apache may lose index entries in a crash, whoever wrote them.
-    check_keys(dump, (one.expected() for one in written))
+    if is_index_whole(copy):
+        check_keys(dump, (one.expected() for one in written))
     check_we_open_and_go_on(copy, dump)
     return dump

@@ -14,9 +14,11 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.admin.TopicOffset;
 import org.apache.rocketmq.remoting.protocol.body.ConsumeQueueData;
 import org.apache.rocketmq.remoting.protocol.body.QueryConsumeQueueResponseBody;
@@ -83,11 +85,11 @@ class Dump {
         }
         JSONObject found = new JSONObject(true);
         for (String key : keys) {
-            found.put(key, offsets(clients.admin.queryMessage(topic, key, QUERY_MAX, 0, Long.MAX_VALUE)));
+            found.put(key, offsets(() -> clients.admin.queryMessage(topic, key, QUERY_MAX, 0, Long.MAX_VALUE)));
         }
         for (String key : uniqueKeys) {
             found.put(key, offsets(
-                clients.admin.queryMessageByUniqKey(null, topic, key, QUERY_MAX, 0, Long.MAX_VALUE)));
+                () -> clients.admin.queryMessageByUniqKey(null, topic, key, QUERY_MAX, 0, Long.MAX_VALUE)));
         }
         if (!found.isEmpty()) {
             byKey.put(topic, found);
@@ -95,8 +97,22 @@ class Dump {
         return queues;
     }
 
-    private static JSONArray offsets(QueryResult result) {
+    private interface Query {
+        QueryResult run() throws Exception;
+    }
+
+    /** Empty where the index has lost a key, as it may in a crash. */
+    private static JSONArray offsets(Query query) throws Exception {
         SortedSet<Object> offsets = new TreeSet<>();
+        QueryResult result;
+        try {
+            result = query.run();
+        } catch (MQClientException error) {
+            if (error.getResponseCode() != ResponseCode.NO_MESSAGE) {
+                throw error;
+            }
+            return new JSONArray();
+        }
         result.getMessageList().forEach(message -> offsets.add(message.getCommitLogOffset()));
         return new JSONArray(List.copyOf(offsets));
     }
