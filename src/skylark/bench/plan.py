@@ -80,6 +80,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     spark_row_us: Microseconds
     """Core time of Spark for a row into an archive."""
     spark_kib_us: Microseconds
+    spark_tasks_growth: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    """Relative growth of that time with each tenfold number of tasks at once."""
     client_send_us: Microseconds
     """The asyncio producer with many sends in flight."""
     client_receive_us: Microseconds
@@ -129,6 +131,7 @@ DELAYED_WRITES = 1
 TRANSACTION_WRITES = 2
 """Extra stored messages: the delayed one; the half message and its end."""
 FEW_QUEUES = 10
+SPARK_TASKS_MEASURED = 8
 """Number of queues up to which the cost of a send does not grow."""
 HEARTBEAT_S = 30
 HEARTBEAT_US = 200
@@ -330,7 +333,7 @@ def make_plan(demand: Demand, hardware: Hardware, costs: Costs) -> CapacityPlan:
         network_in_bytes_per_s=by_name["network in"].needed,
         network_out_bytes_per_s=by_name["network out"].needed,
         disk_write_bytes_per_s=by_name["disk writes"].needed,
-        spark_cores=math.ceil(peak * spark_us / 1e6 / hardware.core_share),
+        spark_cores=_spark_cores(peak * spark_us / 1e6 / hardware.core_share, costs),
         producer_cores=peak * costs.client_send_us / 1e6 / hardware.core_speed,
         consumer_cores=peak * demand.fan_out * costs.client_receive_us / 1e6 / hardware.core_speed,
         message_core_us=master_us,
@@ -353,6 +356,11 @@ def _grown(size: ClusterSize, demand: Demand, hardware: Hardware, costs: Costs) 
 def _used(limit: Limit, size: ClusterSize) -> Used:
     share = limit.needed / (limit.each * (size.brokers if limit.per == "broker" else size.machines))
     return Used(limit, share, share / limit.ceiling)
+
+
+def _spark_cores(cores: float, costs: Costs) -> int:
+    """Whole cores, with what a row costs more if more tasks run at once."""
+    return math.ceil(cores * (1 + costs.spark_tasks_growth * math.log10(max(cores, 1))))
 
 
 def _message_us(demand: Demand, costs: Costs) -> float:
@@ -440,6 +448,7 @@ def assumptions(demand: Demand, hardware: Hardware, costs: Costs) -> list[str]:
         f"A broker finds {demand.in_flight} sends waiting when it wakes up; few senders, each waiting for "
         "its answer, cost it more per message.",
         f"With synchronous flush a flush takes {sync_ms:g} ms and answers all sends that wait.",
-        "Spark reads from brokers, seven columns into an archive; its driver and shuffles are not counted.",
+        "Spark reads from brokers, seven columns into an archive; its driver and shuffles are not counted. "
+        f"A row was measured with up to {SPARK_TASKS_MEASURED} tasks on two cores; more are computed.",
         "Disk and network are those of a machine alone; what a neighbour takes is not there.",
     ]

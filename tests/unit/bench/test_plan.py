@@ -32,8 +32,8 @@ COSTS = Costs(
     batch_us=30, batch_message_us=5, batch_kib_us=1.5, sync_us=4, flush_us=150, pull_us=25,
     pull_message_us=0.5, pull_kib_us=0.3,
     replica_us=1, slave_us=6, slave_kib_us=1, queues_growth=0.25, broker_mib=60, connection_kib=20,
-    topic_kib=6, queue_kib=3, sync_ms=0.3, spark_row_us=10, spark_kib_us=10, client_send_us=15,
-    client_receive_us=5,
+    topic_kib=6, queue_kib=3, sync_ms=0.3, spark_row_us=10, spark_kib_us=10, spark_tasks_growth=0.1,
+    client_send_us=15, client_receive_us=5,
 )  # fmt: skip
 ALONE = Demand(replicas=1, spark_jobs=0, peak_factor=1, retention_h=1)
 # What makes a load heavier when it grows. Batches make it lighter, as do more messages in a pull.
@@ -107,6 +107,19 @@ def test_a_plan_is_never_empty_and_keeps_all_limits(demand: Demand, hardware: Ha
     assert plan.memory_bytes > 0
     assert (plan.spark_cores >= 1) == (demand.spark_jobs >= 1)
     assert all(used.load <= 1 + 1e-6 for used in plan.limits)
+
+
+def test_more_tasks_of_spark_at_once_cost_more_and_the_plan_says_what_was_measured() -> None:
+    demand = replace(ALONE, spark_jobs=1, body_bytes=1024, messages_per_s=100_000)
+    plain = msgspec.structs.replace(COSTS, spark_tasks_growth=0)
+    share = Hardware().core_share
+    assert make_plan(demand, Hardware(), plain).spark_cores == math.ceil(2 / share)
+    tenfold = replace(demand, messages_per_s=1_000_000)
+    linear = 20 / share
+    grown = math.ceil(linear * (1 + 0.1 * math.log10(linear)))
+    assert make_plan(tenfold, Hardware(), COSTS).spark_cores == grown > linear
+    (said,) = [each for each in assumptions(demand, Hardware(), COSTS) if each.startswith("Spark")]
+    assert "measured with up to 8 tasks" in said and "more are computed" in said
 
 
 @given(demands, machines)
