@@ -86,11 +86,9 @@ class ClientConnection(Link):
 
     def post(self, request: Request[Any], waiter: ReplyWaiter) -> int:
         """Send a request without waiting; return its opaque. Raises LocalProtocolError as `reserve`."""
-        command = request.to_command()
-        command.language = self.language
-        self._codec.expect_reply(command, waiter)
-        self.write(*self._encode_request(command))
-        return command.opaque
+        opaque = self._codec.reserve_opaque(waiter)
+        self.write(*self._frame(request, opaque))
+        return opaque
 
     def forget(self, opaque: int) -> None:
         """Drop the waiter of this request."""
