@@ -77,7 +77,8 @@ async def read_journey(messages: AsyncMessages, topic: str, message_id: str) -> 
 
         for found in await at_once(ask, [track.group for track in tracks]):
             steps += [] if isinstance(found, RocketMQError) else found
-    steps += [_state(track) for track in tracks]
+    failed = {step.group for step in steps if step.group}  # their offsets in the topic say nothing more
+    steps += [_state(track) for track in tracks if track.group not in failed]
     traced = await _traces(messages, message)
     steps += [
         JourneyStep(
