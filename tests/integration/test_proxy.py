@@ -210,6 +210,18 @@ async def test_consumer_settings_come_from_the_group(rig: Rig) -> None:
         assert (await rig.client.code("Heartbeat", heartbeat))[0] is Code.UNRECOGNIZED_CLIENT_TYPE
 
 
+async def test_the_broker_of_the_process_knows_the_addresses_of_clients(tmp_path: Path) -> None:
+    async with running_rig(tmp_path, is_nearby=True) as rig:
+        topic = await rig.topic("T")
+        async with rig.client.telemetry(consumer_settings("G", topic)):
+            await until(lambda: rig.broker.consumers.group("G") is not None)
+            shown = await rig.remoting.ask(GetConsumerConnectionList("G"))
+            (connection,) = rig.proxy._server.connections
+            assert [each.client_addr for each in shown.connection_set] == [
+                f"{connection.host}:{connection.port}"
+            ]
+
+
 async def test_client_without_heartbeats_expires(rig: Rig) -> None:
     topic = await rig.topic("T")
     async with rig.client.telemetry(consumer_settings("G", topic)):
