@@ -34,7 +34,7 @@ ASK_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 WATCH_S = 0.05
 PUBLISH_S = 0.005
-"""Readers of a slave see records so much later: many together cost it half as much processor time."""
+"""Readers of a slave see records so much later: it costs less to publish many together."""
 FIRST_PAUSE_SHARE = 20
 """The first pause between attempts is the longest divided by this."""
 METADATA_RETRY_S = 1.0
