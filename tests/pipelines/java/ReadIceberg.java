@@ -3,7 +3,7 @@ import org.apache.spark.sql.SparkSession;
 
 /** Prints what a query answers, one row a line, with tabs: arguments are a REST catalog, an S3 server, the query. */
 public final class ReadIceberg {
-    public static void main(String[] arguments) {
+    public static void main(String[] arguments) throws Exception {
         String catalog = "spark.sql.catalog.lake";
         try (SparkSession spark = SparkSession.builder()
                 .master("local[1]")
