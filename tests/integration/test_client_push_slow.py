@@ -79,8 +79,10 @@ async def test_sf_047_the_broker_s_file_changes_every_five_seconds_under_load(tm
         await rig.topic("T", 1)
         await rig.fill("T", 0, *(b"%d" % number for number in range(1000)))
         path = rig.broker.live.current.config_directory / "consumerOffset.json"
+        all_pulled = asyncio.Event()  # a pull after the first finished message would tell the broker, too
 
         async def listener(messages: Sequence[ReceivedMessage]) -> None:
+            await all_pulled.wait()
             await asyncio.sleep(0.05)
 
         def written() -> int:
@@ -97,6 +99,7 @@ async def test_sf_047_the_broker_s_file_changes_every_five_seconds_under_load(tm
             loop = consumer._running().fetch_loop
             await eventually(lambda: [r.next_offset for r in loop.requests if r.queue.topic == "T"] == [1000])
             pulled, known = time.monotonic(), written()
+            all_pulled.set()
 
             def changes() -> bool:
                 now = written()
