@@ -12,8 +12,9 @@ from skylark.admin.admin import Admin
 from skylark.admin.offsets import END
 from skylark.client.consumer.pull_consumer import PullConsumer
 from skylark.protocol.codes import RequestCode as Code
-from skylark.protocol.command import RemotingCommand
+from skylark.protocol.command import PREFIX_BYTES, Buffer, Encoding, RemotingCommand, decode_header
 from skylark.protocol.request import Request
+from skylark.protocol.requests.pull import PullMessage
 from skylark.settings.client import ClientSettings, ConsumeFrom, PullConsumerSettings
 from skylark.testing import EmbeddedServers
 from tests.support.broker import BrokerClient
@@ -37,16 +38,23 @@ def java_fields(scenario: str, code: Code) -> list[dict[str, str]]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[RemotingCommand]:
-    """All requests that are made from now on."""
+    """All requests that are made from now on; pulls as their frames, which templates make."""
     commands: list[RemotingCommand] = []
-    to_command = Request.to_command
+    to_command, frame = Request.to_command, PullMessage.frame
 
     def noted(self: Request[Any], *, oneway: bool = False) -> RemotingCommand:
         command = to_command(self, oneway=oneway)
-        commands.append(command)
+        if not isinstance(self, PullMessage):
+            commands.append(command)
         return command
 
+    def framed(self: PullMessage, opaque: int) -> list[Buffer]:
+        parts = frame(self, opaque)
+        commands.append(decode_header(Encoding.JSON, memoryview(b"".join(parts))[PREFIX_BYTES:]))
+        return parts
+
     monkeypatch.setattr(Request, "to_command", noted)
+    monkeypatch.setattr(PullMessage, "frame", framed)
     return commands
 
 

@@ -50,11 +50,12 @@ SCHEMA = pa.schema(
         ("more", pa.map_(pa.string(), pa.string())),
     ]
 )
+KEY = "KEY00AF"
 COLUMNS = RowColumns("body", "keys", "tags", "shard", ("colour", "more"))
 
 
 def message_encoder(namespace: str = "", **settings: Any) -> MessageEncoder:
-    keys = GivenKeys(itertools.repeat("KEY"), 3)
+    keys = GivenKeys(itertools.repeat(KEY), len(KEY))
     return MessageEncoder(ProducerSettings(**settings), namespace, "PG", keys)
 
 
@@ -124,7 +125,7 @@ def test_columns_of_any_type_become_text() -> None:
         (bytes(each.body), decode_properties(bytes(each.properties)))
         for each in split_batch(request.encoded.body)
     ]
-    rest = {"UNIQ_KEY": "KEY", "WAIT": "true"}
+    rest = {"UNIQ_KEY": KEY, "WAIT": "true"}
     assert found == [
         (b"a", {"KEYS": "7", "TAGS": "A", "price": "1.5", **rest}),
         (b"b", {"TAGS": "B", "price": "2", **rest}),

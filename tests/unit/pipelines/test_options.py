@@ -53,9 +53,15 @@ def test_what_cannot_be_used_is_refused(given: dict[str, str], complaint: str) -
     assert complaint in str(failure.value)
 
 
-def test_a_table_of_a_catalog_is_refused_with_what_to_use_instead() -> None:
-    with pytest.raises(SettingsError, match="use CREATE TEMPORARY VIEW"):
-        RocketMQSource({**GOOD, "provider": "rocketmq"}).schema()
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [("secretKey", "use credentialsFile or the environment"), ("decodeSchema", "use a temporary view")],
+)
+def test_options_that_a_table_of_a_catalog_cannot_keep_are_refused(option: str, complaint: str) -> None:
+    given = {**GOOD, "decode": "json", option: "id INT"}
+    properties = {"provider": "rocketmq", **{f"option.{name}": value for name, value in given.items()}}
+    with pytest.raises(SettingsError, match=complaint):
+        RocketMQSource(properties).schema()
 
 
 def test_the_documentation_lists_every_option() -> None:
