@@ -118,13 +118,15 @@ class ConfluentKafka(Client):
     def _send(self, topic: str, count: int) -> None:
         produce, poll, body = self._producer.produce, self._producer.poll, self._body
         wanted = self._done + count
-        for number in range(count):
+        left = count
+        while left:
             try:
                 produce(topic, body, on_delivery=self._acknowledged)
             except BufferError:  # librdkafka's queue is full
                 poll(0.1)
-                produce(topic, body, on_delivery=self._acknowledged)
-            if number % BURST == 0:
+                continue
+            left -= 1
+            if left % BURST == 0:
                 poll(0)
         self._producer.flush(FILL_TIMEOUT_S)
         if self._done != wanted:
