@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A `local[2]` session whose tasks are tried four times, with the source registered."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark import SparkConf, SparkContext
@@ -41,7 +41,8 @@ def spark() -> Iterator[SparkSession]:
     from skylark.pipelines.jobs import session as jvm
     from skylark.pipelines.source import register
 
-    conf = SparkConf().setMaster("local[2,4]").setAppName("tests").setAll(list(SETTINGS.items()))
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    conf = SparkConf().setMaster("local[2,4]").setAppName("tests").setAll(list(settings.items()))
     with warnings.catch_warnings(), heeded(signal.SIGINT):  # Spark would handle it for all later tests
         warnings.simplefilter("ignore")
         if SparkContext._gateway is None:  # a test with a session of its own may have started the JVM
