@@ -131,8 +131,8 @@ DELAYED_WRITES = 1
 TRANSACTION_WRITES = 2
 """Extra stored messages: the delayed one; the half message and its end."""
 FEW_QUEUES = 10
-SPARK_TASKS_MEASURED = 8
 """Number of queues up to which the cost of a send does not grow."""
+SPARK_TASKS_MEASURED = 8
 HEARTBEAT_S = 30
 HEARTBEAT_US = 200
 SHARE = (0.01, 1.0)

@@ -58,15 +58,18 @@ class DueRequests(Generic[H]):
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._resume_some)
+            asyncio.get_running_loop().call_soon(self._run)
 
-    def _resume_some(self) -> None:
+    def _run(self) -> None:
         arrivals, self._arrivals = self._arrivals, []
         try:
             for batch in arrivals:
                 self._match(batch)
-        finally:
+        finally:  # requests that matched before an error are no longer held
             self._is_scheduled = False
+            self._resume_some()
+
+    def _resume_some(self) -> None:
         peers: dict[Peer, None] = {}
         for _ in range(min(len(self._due), RESUMED_AT_ONCE)):
             held = self._due.popleft()

@@ -40,7 +40,7 @@ class ConsoleSettings:
     store: Path | None = None
     """A store directory whose topics SQL can query, whoever asks."""
     lake: Mapping[str, str] = field(default_factory=dict)
-    """Tables for SQL, by name: `delta:DIR`, `parquet:DIR`, `iceberg:TABLE`. Whoever asks can query them."""
+    """Tables for SQL, by name: `delta:DIR`, `parquet:DIR`, `iceberg:TABLE`. Every user can query them."""
 
     proxies: Mapping[str, str] = field(default_factory=dict)
     """Metrics pages of gRPC proxies, by name."""

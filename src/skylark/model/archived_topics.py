@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 
 import msgspec
 
@@ -20,10 +20,12 @@ from skylark.model.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 LAKE_RULES = "lake.rules"
 """The attribute of a consumer group that holds the choice of its lake, as JSON."""
 RULES_CHARS_MAX = 64 << 10
+PATTERNS_MAX = 1024
+"""Compiled patterns that are kept."""
 HIDDEN_PREFIXES = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 
-@cache
+@lru_cache(PATTERNS_MAX)
 def topic_matcher(pattern: str) -> Callable[[str], bool]:
     """Whether a regular expression chooses a topic. Raises SettingsError.
 

@@ -61,7 +61,7 @@ COMMIT_TIMEOUT_S = 3.0
 CATALOG_OPTION = "provider"
 """An option that Spark adds when a table is created in its catalog."""
 TABLE_OPTION_PREFIX = "option."
-"""Of the options of such a table, among its other properties."""
+"""Spark puts this before the names of a table's options."""
 TABLE_OPTIONS = "rocketmq.options"
 """Metadata of a table's first column: Spark passes the schema of a table to its readers, not its options."""
 

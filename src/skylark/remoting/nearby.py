@@ -102,7 +102,7 @@ class MemoryTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self._is_closing = True
-        self._written.clear()
+        self._written, self._written_bytes = [], 0
         self._deliver_soon()
 
     def _lose(self) -> None:

@@ -327,3 +327,17 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = hypothesis_settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+
+async def test_a_filter_that_fails_delays_no_other_pull(rig: Rig) -> None:
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    first = rig.hold(0)
+    rig.hold(1, tags_filter=lambda code: 1 // 0 > code)
+    rig.polling.arrived([rig.put(0)])
+    rig.polling.arrived([rig.put(1)])
+    await until(lambda: rig.resumed == [first])
+    assert isinstance(failures[0]["exception"], ZeroDivisionError)
+    later = rig.hold(2)
+    rig.polling.arrived([rig.put(2)])
+    await until(lambda: rig.resumed == [first, later])

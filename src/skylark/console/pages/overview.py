@@ -96,7 +96,7 @@ def concerns_of(
 
 
 def _server_concerns(ask: Ask, look: Look) -> Iterator[Concern]:
-    """Slaves that are behind, clocks that differ, transactions that nobody decides."""
+    """Slaves that are behind, clocks that differ, undecided transactions."""
     ends = {item.node.name: item.log_end for item in look.summary.brokers if item.node.is_master}
     for item in look.summary.brokers:
         name, number = item.node.name, item.node.broker_id
