@@ -182,12 +182,18 @@ class Registration:
                 await self._heard.wait_for(lambda: self._tried.issuperset(self._servers))
 
     async def settle(self) -> None:
-        """Wait, for a limited time, until all registered name servers know the current topics."""
+        """Wait, for a limited time, until the name servers know the current topics.
+
+        One that cannot be reached is not waited for.
+        """
         version = self._topics.data_version.counter
 
         def is_registered() -> bool:
-            return all(self._versions.get(server, -1) >= version for server in self._registered)
+            awaited = set(self._servers) - (self._tried - self._registered)
+            return all(self._versions.get(server, -1) >= version for server in awaited)
 
+        if not self._started:
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_TIMEOUT_S), self._heard:
                 await self._heard.wait_for(is_registered)
@@ -206,10 +212,9 @@ class Registration:
                     reason = str(error)
                     log.warning("cannot register with name server address=%s reason=%s", server, reason)
                 wait_s = min(wait_s, RETRY_S)
-            if server not in self._tried:
-                self._tried.add(server)
-                async with self._heard:
-                    self._heard.notify_all()
+            self._tried.add(server)
+            async with self._heard:
+                self._heard.notify_all()
             changed = await self._wait(server, wait_s)
 
     async def _wait(self, server: str, wait_s: float) -> list[TopicConfig] | None:
@@ -248,8 +253,6 @@ class Registration:
         result = await self._pool.call(server, request, timeout_s=settings.register_timeout_ms / 1000)
         self._versions[server] = version
         self._connections[server] = connection
-        async with self._heard:
-            self._heard.notify_all()
         if server not in self._registered:
             self._registered.add(server)
             log.info("registered with the name server address=%s", server)
