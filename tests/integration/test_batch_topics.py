@@ -50,7 +50,6 @@ FROM_FIRST = SimpleConsumerSettings(consume_from=ConsumeFrom.FIRST_OFFSET)
 async def cluster(path: Path) -> AsyncIterator[tuple[str, Broker]]:
     async with running_cluster(path, store=QUICK_RETRIES) as (name_server, broker):
         async with AsyncAdmin(namesrv=name_server.address) as admin:
-            await until(lambda: bool(broker.registration.registered))
             if broker.topics.get(TOPIC) is None:
                 await admin.topics.create(TOPIC, queues=1, attributes={"queue.type": "BatchCQ"})
                 await admin.topics.create(PLAIN, queues=1)

@@ -51,7 +51,6 @@ async def test_a_topic_that_was_made_has_a_route_at_once(tmp_path: Path) -> None
         BrokerClient(broker.address) as client,
         BrokerClient(name_server.address) as asking,
     ):
-        await until(lambda: bool(broker.registration.registered))
         for number in range(5):
             await client.ask(topic(f"T{number}"))
             route = await asking.ask(GetRouteInfoByTopic(f"T{number}"))
@@ -73,7 +72,6 @@ async def test_a_permission_taken_away_reaches_the_route(tmp_path: Path) -> None
         BrokerClient(broker.address) as client,
         BrokerClient(name_server.address) as asking,
     ):
-        await until(lambda: bool(broker.registration.registered))
         await client.ask(topic())
         await client.ask(UpdateBrokerConfig(b"brokerPermission=4\n"))
 

@@ -83,7 +83,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         AsyncAdmin(namesrv=name_server.address) as admin,
         BrokerClient(broker.address) as client,
     ):
-        await until(lambda: bool(broker.registration.registered))
         await admin.topics.create(TOPIC, queues=QUEUES)
         await admin.groups.create(GROUP)
         yield Rig(name_server.address, broker, admin, client)
@@ -564,7 +563,6 @@ async def test_a_reset_moves_a_running_consumer(tmp_path: Path, server_side: boo
         AsyncAdmin(namesrv=name_server.address) as admin,
         BrokerClient(broker.address) as client,
     ):
-        await until(lambda: bool(broker.registration.registered))
         await admin.topics.create(TOPIC, queues=1)
         await admin.groups.create(GROUP)
         for number in range(5):

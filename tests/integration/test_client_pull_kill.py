@@ -97,7 +97,6 @@ async def test_members_come_and_go_under_load(tmp_path: Path) -> None:
         running_cluster(tmp_path) as (name_server, broker),
         AsyncAdmin(namesrv=name_server.address, client=CLIENT) as admin,
     ):
-        await until(lambda: bool(broker.registration.registered))
         await admin.topics.create(TOPIC, queues=QUEUES)
         sending = asyncio.create_task(send_all(broker.address, bodies))
         members: list[tuple[AsyncPullConsumer, asyncio.Task[None]]] = []

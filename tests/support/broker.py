@@ -102,11 +102,12 @@ async def running_name_server(directory: Path, **changes: Any) -> AsyncIterator[
 
 @contextlib.asynccontextmanager
 async def running_cluster(directory: Path, **changes: Any) -> AsyncIterator[tuple[NameServer, Broker]]:
-    """Run a name server and a broker that registers with it."""
+    """Run a name server and a broker that is registered with it."""
     async with (
         running_name_server(directory) as name_server,
         running_broker(directory / "store", name_servers=name_server.address, **changes) as broker,
     ):
+        await until(lambda: bool(broker.registration.registered))
         yield name_server, broker
 
 

@@ -70,7 +70,12 @@ async def test_built_in_and_new_topics_become_known(tmp_path: Path) -> None:
 
 
 async def test_settle_waits_until_a_new_topic_is_known(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, register_interval_ms=30_000) as (name_server, broker):
+    async with (
+        running_name_server(tmp_path) as name_server,
+        running_broker(
+            tmp_path / "store", name_servers=name_server.address, register_interval_ms=30_000
+        ) as broker,
+    ):
         for topic in ("Early", "Late"):  # the first one perhaps before the broker is registered
             broker.topics.update(TopicConfig(topic_name=topic), now_ms=broker.clock.now_ms())
             await broker.registration.settle()
