@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from skylark import Admin, Message, Producer
+from skylark import Admin, Message, Producer, PullConsumer
 from skylark.admin.results import Group
 from skylark.cli.main import load_command
 from skylark.console.pages.resets import COMMANDS
@@ -25,6 +25,7 @@ from skylark.errors import SettingsError
 from skylark.model.names import LAKE_NAMESPACE
 from skylark.pipelines.job_reporter import JobReporter
 from skylark.testing import EmbeddedServers
+from tests.support.broker import until
 from tests.support.console import ConsoleClient, console_client
 from tests.support.console_data import running_jobs
 from tests.support.names import fresh_name
@@ -587,6 +588,27 @@ async def test_why_says_that_nobody_consumes(client: ConsoleClient) -> None:
     page = await client.get("/local/groups/billing/why")
     assert "No member is online" in page.text
     assert "Start a consumer of this group." in page.text
+
+
+@pytest.mark.parametrize("filtered", [{"expression": "absent"}, {"sql": "region = 'us'"}])
+async def test_why_says_that_a_filter_passes_few(
+    servers: EmbeddedServers, client: ConsoleClient, filtered: dict[str, str]
+) -> None:
+    group = fresh_name("choosy")
+    with (
+        Admin(namesrv=servers.namesrv) as admin,
+        PullConsumer(group, namesrv=servers.namesrv) as consumer,
+    ):
+        consumer.subscribe("orders", **filtered)
+        queues = admin.topics.queues("orders")
+        admin.offsets.commit(group, {queues[0]: 0, queues[1]: 0})
+
+        async def is_online() -> bool:
+            return bool((await client.get(f"/local/groups/{group}/members.json")).json()["members"])
+
+        await until(is_online)
+        causes = (await client.get(f"/local/groups/{group}/why.json")).json()["causes"]
+    assert "filtered" in [cause["name"] for cause in causes], causes
 
 
 async def test_a_topic_is_created_changed_put_back_and_deleted(client: ConsoleClient) -> None:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from skylark.admin.results import ConnectedConsumers, Group, GroupProgress, QueueOwners, QueueStats
+from skylark.admin.results import (
+    ConnectedConsumers,
+    Group,
+    GroupProgress,
+    QueueOwners,
+    QueueProgress,
+    QueueStats,
+)
 from skylark.model.names import retry_topic
 from skylark.protocol.bodies import MessageQueue
 
 STANDS_PER_S = 0.05
+QUEUE_STANDS_S = 30.0
+"""A queue that has not moved for so long while others did."""
+SAMPLE_MIN, PASSING_MAX = 10, 0.1
+"""A filter passes few if no larger part of at least so many waiting messages matches."""
 PLACES_MAX = 3
 """Queues that a cause names."""
 
@@ -29,6 +40,10 @@ class GroupSnapshot:
     now_ms: int = 0
     owners: QueueOwners | None = None
     """None if members do not share queues, or are not online."""
+    standing_s: Mapping[MessageQueue, float] = field(default_factory=dict)
+    """For how long a queue with waiting messages has not moved, as far as it was watched."""
+    sample: tuple[int, int] | None = None
+    """How many of the next messages match the subscription, and how many were looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +85,7 @@ def _causes(seen: GroupSnapshot) -> Iterator[LagCause]:
         yield LagCause("more_members", "note", facts)
     yield from _unsettled(seen)
     yield from _rates(seen)
+    yield from _filtered(seen)
     if progress.retrying and progress.retrying * 2 >= progress.lag:
         yield LagCause("retrying", "warn", {"count": progress.retrying})
     if progress.failures:
@@ -128,10 +144,13 @@ def _rates(seen: GroupSnapshot) -> Iterator[LagCause]:
     if seen.consumed_per_s < STANDS_PER_S:
         stuck = [part for part in progress.queues if part.lag]
         held = sum(part.pulled - part.committed for part in stuck)
-        first = stuck[0]
-        place = f"{first.queue.topic} {first.queue.broker_name}:{first.queue.queue_id}:{first.committed}"
-        yield LagCause("stands", facts={"place": place, "held": held, "queues": len(stuck)})
+        yield LagCause("stands", facts={"place": _place(stuck[0]), "held": held, "queues": len(stuck)})
         return
+    standing = [part for part in progress.queues if seen.standing_s.get(part.queue, 0.0) >= QUEUE_STANDS_S]
+    if standing:
+        seconds = max(seen.standing_s[part.queue] for part in standing)
+        facts = {"place": _place(standing[0]), "queues": len(standing), "seconds": seconds}
+        yield LagCause("queue_stands", facts=facts)
     moving = [part for part in progress.queues if part.lag]
     if seen.growth_per_s is not None and seen.growth_per_s > 1:
         members = len(seen.members.clients) if seen.members is not None else 1
@@ -142,3 +161,15 @@ def _rates(seen: GroupSnapshot) -> Iterator[LagCause]:
     elif moving:
         seconds = progress.lag / seen.consumed_per_s
         yield LagCause("catching_up", "note", {"seconds": seconds})
+
+
+def _place(part: QueueProgress) -> str:
+    """The next message of a queue."""
+    return f"{part.queue.topic} {part.queue.broker_name}:{part.queue.queue_id}:{part.committed}"
+
+
+def _filtered(seen: GroupSnapshot) -> Iterator[LagCause]:
+    """Lag counts messages that the filter skips."""
+    passing, looked_at = seen.sample or (0, 0)
+    if looked_at >= SAMPLE_MIN and passing <= looked_at * PASSING_MAX:
+        yield LagCause("filtered", "note", {"passing": passing, "count": looked_at})

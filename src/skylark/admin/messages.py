@@ -15,6 +15,8 @@ from skylark.errors import BrokerError, ClientError, RemotingError, RocketMQErro
 from skylark.model.message import format_host
 from skylark.model.message_id import parse_offset_message_id
 from skylark.model.record import split
+from skylark.model.sql92.nodes import BadSelector
+from skylark.model.sql92.selector import compile_selector
 from skylark.model.tag_expression import MATCH_ALL, split_tags
 from skylark.protocol.bodies import ConsumeQueueUnits, MessageQueue
 from skylark.protocol.codes import ResponseCode
@@ -349,7 +351,7 @@ class AsyncMessages:
             return TrackState.PULLS
         if not await self._is_past(message, group):
             return TrackState.NOT_YET
-        return TrackState.CONSUMED if _wants(consumers, message) else TrackState.FILTERED
+        return TrackState.CONSUMED if is_wanted(consumers, message) else TrackState.FILTERED
 
     async def _is_past(self, message: ReceivedMessage, group: str) -> bool:
         """Whether the committed offset of a group is past a message."""
@@ -439,9 +441,15 @@ def _tagged(messages: Iterable[ReceivedMessage], expression: str) -> list[Receiv
     return [message for message in messages if tags is None or message.tags in tags]
 
 
-def _wants(consumers: ConnectedConsumers, message: ReceivedMessage) -> bool:
+def is_wanted(consumers: ConnectedConsumers, message: ReceivedMessage) -> bool:
+    """Whether a message matches the subscription of a group; true if that cannot be told."""
     subscription = consumers.subscriptions.get(message.topic)
-    if subscription is None or subscription.expression_type not in (None, "TAG"):
+    if subscription is None:
         return True
-    tags = subscription.tags_set
-    return not tags or MATCH_ALL in tags or message.tags in tags
+    if subscription.expression_type in (None, "TAG"):
+        tags = subscription.tags_set
+        return not tags or MATCH_ALL in tags or message.tags in tags
+    try:
+        return compile_selector(subscription.sub_string or "").matches(message.properties)
+    except BadSelector:
+        return True

@@ -600,6 +600,22 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Look at the stacks of the members: a listener does not return.",
         "查看成员线程栈：监听器没有返回。",
     ),
+    "why.queue_stands": (
+        "{queues} queues have not moved for {seconds} while others do; the first waits at {place}.",
+        "{queues} 个队列已 {seconds} 没有进展，其他队列正常；首个停在 {place}。",
+    ),
+    "why.queue_stands.do": (
+        "Open the message at this place, and look at its attempts: an ordered group stops at one that fails.",
+        "打开该位置的消息并查看重试：顺序消费会停在失败的消息上。",
+    ),
+    "why.filtered": (
+        "{passing} of the next {count} messages match the filter; the lag counts all.",
+        "接下来 {count} 条消息中 {passing} 条符合过滤条件；堆积包含全部消息。",
+    ),
+    "why.filtered.do": (
+        "Nothing to do: the broker skips them quickly. A topic of its own makes the lag exact.",
+        "无需处理：Broker 会快速跳过。使用单独的主题可使堆积准确。",
+    ),
     "why.slow": (
         "Falls behind by {rate} messages per second with {members} members.",
         "{members} 个成员，每秒落后 {rate} 条。",

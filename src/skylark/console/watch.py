@@ -18,7 +18,14 @@ from typing import Generic, TypeVar
 from skylark.admin.admin import AsyncAdmin
 from skylark.admin.dead_letters import DeadLetterCount
 from skylark.admin.overview import GroupState, GroupStates
-from skylark.admin.results import ClusterSummary, ConnectedConsumers, QueueOwners, Topic, TopicStats
+from skylark.admin.results import (
+    ClusterSummary,
+    ConnectedConsumers,
+    GroupProgress,
+    QueueOwners,
+    Topic,
+    TopicStats,
+)
 from skylark.admin.server_calls import at_once
 from skylark.console.drawings import Point
 from skylark.errors import BrokerError, RocketMQError
@@ -153,6 +160,8 @@ class Watch:
         self._groups: dict[str, tuple[array[int], array[int]]] = {}
         """Committed offsets and lags at the last of these times."""
         self._ends: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=5)
+        self._places: dict[str, dict[MessageQueue, tuple[int, float]]] = {}
+        """By group, the committed offset of each queue with waiting messages, and since when it is that."""
         self._stats = SharedAnswers(self._ask_stats)
         self._members = SharedAnswers(self._ask_members)
         self._owners = SharedAnswers(self._ask_owners)
@@ -359,6 +368,20 @@ class Watch:
     def lag_growth_per_s(self, group: str) -> float | None:
         """Positive if the group falls behind."""
         return self._growth_per_s(self._groups.get(group, _NO_POINTS)[1], 15)
+
+    def standing_s(self, progress: GroupProgress) -> dict[MessageQueue, float]:
+        """For how long each queue with waiting messages has not moved, since a look at this group."""
+        now_s = time.monotonic()
+        before = self._places.pop(progress.group, {})
+        places = {}
+        for part in progress.queues:
+            if part.lag:
+                committed, since_s = before.get(part.queue, (-1, now_s))
+                places[part.queue] = (part.committed, since_s if part.committed == committed else now_s)
+        self._places[progress.group] = places
+        for name in list(islice(self._places, max(0, len(self._places) - ANSWERS_MAX))):
+            del self._places[name]
+        return {queue: now_s - since_s for queue, (_, since_s) in places.items()}
 
     def sent_per_s(self, topic: str) -> float | None:
         """To a topic that some group consumes; None for others and without two samples."""

@@ -94,6 +94,12 @@ def names(seen: GroupSnapshot) -> list[str]:
         ({"owners": held((), ("a",), silent=("b",))}, ["catching_up"]),
         ({"owners": None}, ["catching_up"]),
         ({"owners": QueueOwners({})}, ["catching_up"]),
+        ({"standing_s": {QUEUES[0]: 30.0}}, ["queue_stands", "catching_up"]),
+        ({"standing_s": {QUEUES[0]: 29.0}}, ["catching_up"]),
+        ({"standing_s": {QUEUES[0]: 30.0}, "consumed_per_s": 0.0}, ["stands"]),
+        ({"sample": (3, 32)}, ["catching_up", "filtered"]),
+        ({"sample": (4, 32)}, ["catching_up"]),
+        ({"sample": (0, 9)}, ["catching_up"]),
     ],
 )
 def test_each_cause_is_found_in_its_snapshot(change: dict[str, Any], expected: list[str]) -> None:
@@ -115,5 +121,9 @@ def test_causes_name_their_evidence() -> None:
     assert stands.facts == {"place": "orders broker-a:0:4", "held": 0, "queues": 1}
     unsettled = lag_causes(replace(LAGS, owners=held((), ("a",))))[0]
     assert unsettled.facts == {"unheld": 1, "doubled": 0, "places": "orders broker-a:0"}
+    standing = lag_causes(replace(LAGS, standing_s={QUEUES[0]: 45.0}))[0]
+    assert standing.facts == {"place": "orders broker-a:0:4", "queues": 1, "seconds": 45.0}
+    filtered = lag_causes(replace(LAGS, sample=(1, 32)))[-1]
+    assert filtered.facts == {"passing": 1, "count": 32}
     deleted = lag_causes(replace(LAGS, queues={QUEUES[0]: QueueStats(QUEUES[0], 7, 10, None)}))[0]
     assert deleted.facts == {"count": 3}

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from skylark.admin.lag_causes import GroupSnapshot, lag_causes
+from skylark.admin.messages import is_wanted
 from skylark.admin.offsets import BEGIN, END, OffsetPreview
+from skylark.admin.results import ConnectedConsumers, GroupProgress
 from skylark.admin.server_calls import at_once
 from skylark.console.grid import Grid, GridColumn, format_duration
 from skylark.console.pages.groups import GROUPS, known, members_of
@@ -16,6 +18,7 @@ from skylark.console.pages.messages import cursor_text, parse_cursor
 from skylark.console.pages.topics import consumer_command
 from skylark.console.view import Ask, BadForm, PageView, failures_of, redirect
 from skylark.errors import BrokerError, RocketMQError
+from skylark.model.tag_expression import MATCH_ALL
 from skylark.protocol.bodies import MessageQueue
 from skylark.protocol.codes import ResponseCode
 from skylark.quantities import parse_time_ms
@@ -30,6 +33,8 @@ COMMANDS = {
 """The next step for some causes."""
 STATS_MAX = 50
 """Topics of a group that are asked for their queues."""
+SAMPLE_MAX = 32
+"""Waiting messages that are compared with a filter."""
 
 
 def moment(ask: Ask, text: str) -> int:
@@ -234,9 +239,10 @@ async def snapshot(ask: Ask, group: str) -> GroupSnapshot:
         if not all(part.is_readable for part in inventory.topics.get(name, {}).values())
     ]
     watch = ask.connection.watch
+    members = await members_of(ask, group)
     return GroupSnapshot(
         progress,
-        await members_of(ask, group),
+        members,
         (await ask.admin.groups.config(group)).answers,
         queues,
         unreadable,
@@ -244,7 +250,29 @@ async def snapshot(ask: Ask, group: str) -> GroupSnapshot:
         watch.lag_growth_per_s(group),
         round(time.time() * 1000),
         await watch.owners(group),
+        watch.standing_s(progress),
+        None if members is None else await _sample(ask, progress, members),
     )
+
+
+async def _sample(ask: Ask, progress: GroupProgress, members: ConnectedConsumers) -> tuple[int, int] | None:
+    """How many of the next messages match a filter, and how many were read; None without a filter."""
+    filtered = [
+        part
+        for part in progress.queues
+        if part.lag and (data := members.subscriptions.get(part.queue.topic)) is not None
+        and (data.sub_string or MATCH_ALL) != MATCH_ALL
+    ]  # fmt: skip
+    if not filtered:
+        return None
+    part = max(filtered, key=lambda each: each.lag)
+    try:
+        found = await ask.admin.messages.since(
+            part.queue.topic, {part.queue: part.committed}, messages_max=SAMPLE_MAX
+        )
+    except RocketMQError:
+        return None
+    return sum(is_wanted(members, message) for message in found.messages), len(found.messages)
 
 
 def _words(facts: dict[str, object]) -> dict[str, object]:
