@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from skylark.errors import SettingsError
+from skylark.model.archived_topics import LAKE_RULES, ArchivedTopics
 from skylark.pipelines.jobs import archive as job
 from skylark.pipelines.jobs.endpoints import Input, Output, parse_output
 from skylark.pipelines.jobs.queries import QueryProgress
@@ -94,6 +95,20 @@ def send(cluster: PipelineCluster, topic: str, count: int, queues: int = 3) -> N
 
 def expected(count: int, queues: int = 3) -> list[tuple[int, int]]:
     return [(queue_id, number) for queue_id in range(queues) for number in range(count)]
+
+
+def test_an_archive_with_a_group_registers_its_topics_with_the_broker(
+    formats: SparkSession, shared_cluster: PipelineCluster, topic: str, tmp_path: Path
+) -> None:
+    """Retention keeps topics that the pattern chooses, and the archive has not met yet."""
+    send(shared_cluster, topic, 3)
+    group, pattern = f"group-{topic}", f"{topic}.*"
+    source = Input(namesrv=shared_cluster.namesrv, topic=pattern, group=group)
+    assert Archive(formats, source, tmp_path).run().counts.written == 9
+    wire = shared_cluster.wire
+    [config] = [wire.group_config(address, group) for address in wire.masters()]
+    assert config is not None
+    assert ArchivedTopics.decode(config.attributes[LAKE_RULES]) == ArchivedTopics(topics=(pattern,))
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])

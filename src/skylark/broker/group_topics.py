@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from skylark.broker.clients import ConsumerGroups
 from skylark.broker.groups import SubscriptionGroups
@@ -46,6 +47,14 @@ class GroupTopics:
         return any(self.store.max_offset(topic, queue_id) > 0 for queue_id in queues)
 
 
+class Choices(NamedTuple):
+    """Which topics rules have chosen, by name and attribute."""
+
+    rules: str
+    archived: ArchivedTopics
+    known: dict[tuple[str, str | None], bool]
+
+
 class ArchiveProgress:
     """The place in the log from which on the group `archiveGroup` has not committed."""
 
@@ -62,6 +71,7 @@ class ArchiveProgress:
         self._groups = groups
         self._offsets = offsets
         self._store = store
+        self._last = Choices("", ArchivedTopics(), {})
 
     def needed_from(self) -> int | None:
         """Return the physical offset of the oldest record that the archive needs; None if it needs none.
@@ -79,7 +89,7 @@ class ArchiveProgress:
         if not topics and rules is None:
             return 0
         try:
-            topics |= self._chosen(None if rules is None else ArchivedTopics.decode(rules))
+            topics |= self._chosen(rules)
         except SettingsError as error:  # of a file that was edited: brokers refuse such rules
             log.warning("the whole log is kept, because the rules of group %s are invalid: %s", group, error)
             return 0
@@ -90,16 +100,24 @@ class ArchiveProgress:
         ]
         return min((at for at in needed if at is not None), default=None)
 
-    def _chosen(self, rules: ArchivedTopics | None) -> set[str]:
-        """The topics that a lake with these rules archives; without rules, those with the attribute."""
+    def _chosen(self, rules: str | None) -> set[str]:
+        """The topics that an archive with these rules reads; without rules, those with the attribute.
+
+        Each topic is matched once. Raises SettingsError.
+        """
         tables = {config.topic_name: config.attributes.get(LAKE_TABLE) for config in self._topics.all()}
         if rules is None:
             return {topic for topic, table in tables.items() if table not in (None, NO_LAKE_TABLE)}
-        return {
-            topic
-            for topic, table in tables.items()
-            if not self._topics.is_system(topic) and rules.chooses(topic, table)
+        last = self._last
+        if last.rules != rules:
+            last = Choices(rules, ArchivedTopics.decode(rules), {})
+        known = {
+            each: last.known[each] if each in last.known else last.archived.chooses(*each)
+            for each in tables.items()
+            if not self._topics.is_system(each[0])
         }
+        self._last = last._replace(known=known)
+        return {topic for (topic, _), is_chosen in known.items() if is_chosen}
 
     def _needed_of(self, queue: ConsumeQueue, committed: int) -> int | None:
         first = max(committed, queue.min_offset)

@@ -116,6 +116,8 @@ def test_topics_that_are_to_be_archived_are_kept_before_the_archive_has_met_them
         (ArchivedTopics(("raw",), (".*",)), "of_another_lake", False),
         (ArchivedTopics(("raw",), ("U",)), "raw", True),
         (ArchivedTopics(("raw",), ("U",)), None, False),
+        (ArchivedTopics(topics=("T.*",)), "raw", True),
+        (ArchivedTopics(topics=("U",)), "raw", False),
     ],
 )
 def test_topics_that_the_rules_of_the_lake_choose_are_kept_before_it_has_met_them(
@@ -130,6 +132,25 @@ def test_topics_that_the_rules_of_the_lake_choose_are_kept_before_it_has_met_the
     restarted.load(rig.groups.snapshot()())
     rig.groups.follow(restarted.table())
     assert rig.clean() == ([] if is_held else [0, 4096, 8192])
+    rig.store.close()
+
+
+def test_rules_topics_and_attributes_that_change_are_noticed() -> None:
+    rig = Rig()
+    rig.commit(0, topic="elsewhere")
+    rig.topics.update(TopicConfig(topic_name="T"), now_ms=NOW_MS)
+    rig.register(ArchivedTopics(("raw",), ("U",)))
+    assert rig.store.needed_from() is None
+    rig.register(ArchivedTopics(("raw",), ("T",)))
+    assert rig.store.needed_from() == 0
+    rig.topics.update(TopicConfig(topic_name="T", attributes={"+lake.table": "none"}), now_ms=NOW_MS)
+    assert rig.store.needed_from() is None
+    rig.commit(17)
+    put_all(rig.store, [message("T2")])
+    rig.topics.update(TopicConfig(topic_name="T2"), now_ms=NOW_MS)
+    assert rig.store.needed_from() is None
+    rig.register(ArchivedTopics(topics=("T2?",)))
+    assert rig.store.needed_from() is not None
     rig.store.close()
 
 
@@ -149,6 +170,7 @@ def test_invalid_rules_are_refused() -> None:
     for text in (
         "no json",
         '{"tables": ["raw"], "topics": ["("]}',
+        '{"tables": ["raw"], "skip": ["(a+)+b"]}',
         '{"tables": ["' + "x" * (64 << 10) + '"]}',
     ):
         config = SubscriptionGroupConfig(group_name="lake", attributes={f"+{LAKE_RULES}": text})

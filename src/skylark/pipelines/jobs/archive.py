@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as F
 
-from skylark.errors import SettingsError
+from skylark.errors import RocketMQError, SettingsError
+from skylark.model.archived_topics import ArchivedTopics
+from skylark.pipelines.cluster_client import shared_client
 from skylark.pipelines.jobs import queries
 from skylark.pipelines.jobs.counts import READ, JobCounts
 from skylark.pipelines.jobs.endpoints import (
@@ -29,6 +32,9 @@ from skylark.pipelines.lake.delta_log import has_delta
 from skylark.pipelines.lake.parquet_files import DATE
 from skylark.pipelines.lake.progress import read_checkpoint
 from skylark.pipelines.lake.table_log import BatchName, TableLog
+from skylark.pipelines.offsets import split_names
+from skylark.pipelines.options import SourceOptions, load
+from skylark.pipelines.registered_rules import RegisteredRules
 from skylark.pipelines.schema import COLUMNS, spark_schema
 
 if TYPE_CHECKING:
@@ -95,6 +101,27 @@ def tasks_at_once(spark: SparkSession) -> dict[str, str]:
     return {"tasksAtOnce": str(context.defaultParallelism)} if context is not None else {}
 
 
+def rules_keeper(source: Input) -> Callable[[], None]:
+    """A function that registers the source's topics with brokers, if they get its progress: call it often.
+
+    Raises SettingsError for patterns that brokers refuse.
+    """
+    options = load(SourceOptions, source_options(source))
+    if options.namesrv is None or options.group_id is None or not options.commit_offsets:
+        return lambda: None
+    cluster = shared_client(
+        options.namesrv, options.request_timeout_ms / 1000, 0.0, options.credentials, options.tls_settings
+    )
+    archived = ArchivedTopics(topics=tuple(split_names(source.topic)))
+    rules = RegisteredRules(cluster, options.group_id, archived)
+
+    def keep() -> None:
+        with contextlib.suppress(RocketMQError):  # the query repeats its own requests, and fails if it must
+            rules.keep()
+
+    return keep
+
+
 def archive(
     spark: SparkSession,
     source: Input,
@@ -119,6 +146,8 @@ def archive(
     checkpoint = queries.checkpoint_of(state, "archive")
     held = check_progress(source, output, checkpoint, job)
     table_sink.prepare(settings, spark_schema(COLUMNS))
+    keep_rules = rules_keeper(source)
+    keep_rules()
     before = settings.log().facts()
     committed = read_checkpoint(checkpoint).committed
     planning = {**tasks_at_once(spark), **source_options(source), "mode": "ranges"}
@@ -128,8 +157,9 @@ def archive(
     writer = counted.writeStream.format(table_sink.FORMAT).options(**sink)
     last_compaction = time.monotonic()
 
-    def compact_now_and_then() -> None:
+    def now_and_then() -> None:
         nonlocal last_compaction
+        keep_rules()
         every_s = upkeep.compact_every_s
         if every_s is not None and time.monotonic() - last_compaction >= every_s:
             settings.log().compact()
@@ -142,7 +172,7 @@ def archive(
         once=once,
         trigger=trigger,
         watch=watch,
-        now_and_then=compact_now_and_then,
+        now_and_then=now_and_then,
     )
     after = settings.log().facts()
     details: dict[str, Any] = {

@@ -98,6 +98,7 @@ class LakeRules:
         places = [str(table.output) for table in self.tables]
         if twice := {place for place in places if places.count(place) > 1}:
             raise SettingsError("to", f"{min(twice)} is named twice; give all its topics in one place")
+        self.archived.encode()  # what brokers would refuse
 
     @property
     def archived(self) -> ArchivedTopics:

@@ -19,8 +19,7 @@ from pyspark.sql.types import BinaryType
 
 from skylark.arrow.columns import REJECTS
 from skylark.clock import now_ms
-from skylark.errors import BrokerError, NoPermission, NoRoute, RocketMQError
-from skylark.model.archived_topics import LAKE_RULES
+from skylark.errors import NoPermission, NoRoute, RocketMQError
 from skylark.model.names import LAKE_TABLE
 from skylark.pipelines.broker_source import RECORD_BYTES_GUESS, BrokerSource
 from skylark.pipelines.cluster_client import ClusterClient, shared_client
@@ -43,8 +42,9 @@ from skylark.pipelines.message_source import LossPolicy, OffsetRange, clamped
 from skylark.pipelines.offsets import Offsets, to_nested
 from skylark.pipelines.options import SourceOptions, load
 from skylark.pipelines.planner import limit_bytes, ranges_between
+from skylark.pipelines.registered_rules import RegisteredRules
 from skylark.pipelines.schema import COLUMNS, arrow_schema, spark_schema
-from skylark.protocol.bodies import MessageQueue, SubscriptionGroupConfig
+from skylark.protocol.bodies import MessageQueue
 
 events = logging.getLogger(__name__)
 
@@ -157,8 +157,9 @@ class TableArchiver:
         self._queues_at: float | None = None
         self._told: Offsets = {}
         self._published: set[str] = set()
-        self._archived = rules.archived.encode()
-        self._registered: set[str] = set()
+        self._registered = RegisteredRules(
+            self._cluster, rules.group, rules.archived, monotonic=self._monotonic
+        )
         self._moved: tuple[object, float] | None = None
 
     # --- Turns ---
@@ -330,7 +331,7 @@ class TableArchiver:
             self._queues, self._queues_at = found, now
             self.state.topics = len(topics)
             self._publish(topics)
-            self._register()
+            self._registered.keep()
         return self._queues
 
     def _publish(self, topics: Sequence[str]) -> None:
@@ -342,29 +343,6 @@ class TableArchiver:
                 events.warning("cannot publish the table at the name servers error=%s", error)
                 return
             self._published = set(topics)
-
-    def _register(self) -> None:
-        """Give the lake's rules to each broker, before it gets the first offset.
-
-        Retention then keeps the topics that the lake has not met yet. A broker that has lost the rules gets
-        them again; other rules are replaced once, so that two lakes of one group do not take turns.
-        """
-        group = self._rules.group
-        for address in self._cluster.masters():
-            try:
-                config = self._cluster.group_config(address, group)
-                there = None if config is None else config.attributes.get(LAKE_RULES)
-                if there == self._archived or (there is not None and address in self._registered):
-                    continue
-                made = config or SubscriptionGroupConfig(group_name=group)
-                self._cluster.set_group_attribute(address, made, LAKE_RULES, self._archived)
-                if there is not None:
-                    events.warning("rules replaced group=%s broker=%s before=%s", group, address, there)
-            except BrokerError as error:
-                if address not in self._registered:
-                    events.warning("no retention of topics before the lake meets them broker=%s error=%s",
-                                   address, error)  # fmt: skip
-            self._registered.add(address)
 
     def _sizes(self, ranges: Sequence[OffsetRange]) -> list[float]:
         """Mean bytes of a record of each range."""

@@ -55,6 +55,7 @@ def test_the_first_table_that_chooses_a_topic_has_it(tmp_path: Path) -> None:
         ("namesrv: a:1\ntables:\n  - to: delta:x\n    name: none\n", ":3: name: 'none' means no table"),
         ("namesrv: a:1\ntables:\n  - topics: a\n    to: topic:x\n", ":3: to: invalid table topic:x"),
         ("namesrv: a:1\ntables:\n  - topics: 'a('\n    to: delta:x\n", ":3: topic: invalid regular"),
+        ("namesrv: a:1\ntables:\n  - topics: '(a+)+'\n    to: delta:x\n", ":2: lake.rules: the patterns can"),
         ("namesrv: a:1\ntables:\n  - topics: a\n    to: delta:x\n    delay: soon\n", "invalid duration"),
         ("namesrv: a:1\ntables:\n  - topics: a\n    to: delta:x\n    dalay: 1s\n", "did you mean delay"),
         (
