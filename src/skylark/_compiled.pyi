@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord
+from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord, PlainFields
 from skylark.store.consume_queue import ConsumeQueue
 
 def lay_out_sends(
@@ -29,13 +29,10 @@ def lay_out_sends(
     not use another one.
     """
 
-def split_records(
-    data: bytes, physical_offset: int, crc32: int, /
-) -> list[tuple[bytes, int, int, int, int, int, int, int, bytes]]:
+def split_records(data: bytes, physical_offset: int, crc32: int, /) -> list[PlainFields]:
     """Return the fields of the plain records at the beginning of a range of the log.
 
-    They are topic, queue id, queue offset, physical offset, size, tags code, store time, system flags and
-    properties. It stops before a record that is not whole or not valid. `crc32` is the address of a function.
+    It stops before a record that is not whole or not valid. `crc32` is the address of a function.
     """
 
 def join_records(file: memoryview, start: int, entries: bytes | bytearray, /) -> bytes | None:

@@ -23,6 +23,10 @@ _PACKED_MAX = 128
 """Entries of a batch that are packed by one call."""
 
 
+PlainFields = tuple[bytes, int, int, int, int, int, int, int, bytes]
+"""Topic, queue id, queue offset, physical offset, size, tags code, store time, system flags, properties."""
+
+
 class PutStatus(Enum):
     """RocketMQ's PutMessageStatus."""
 
@@ -148,6 +152,52 @@ class AppendedInnerBatch(AppendedBatch):
     """A client's batch that is stored as one record, in a batch consume queue."""
 
     __slots__ = ()
+
+
+class ReadRecords(Sequence[AppendedRecord]):
+    """Plain records of any queues that were read back from the log, at least one: split on demand."""
+
+    __slots__ = ("_fields", "queues")
+
+    def __init__(self, queues: Sequence[ConsumeQueue], fields: Sequence[PlainFields]) -> None:
+        """The queue and the fields of each record, in the log's order."""
+        self.queues = queues
+        self._fields = fields
+
+    @property
+    def end(self) -> int:
+        last = self._fields[-1]
+        return last[3] + last[4]
+
+    @property
+    def store_timestamp(self) -> int:
+        """That of the last record."""
+        return self._fields[-1][6]
+
+    @property
+    def physical_offsets(self) -> list[int]:
+        return [each[3] for each in self._fields]
+
+    @property
+    def timestamps(self) -> list[int]:
+        return [each[6] for each in self._fields]
+
+    @property
+    def texts(self) -> list[bytes]:
+        """The properties of each record."""
+        return [each[8] for each in self._fields]
+
+    def __len__(self) -> int:
+        return len(self.queues)
+
+    @overload
+    def __getitem__(self, index: int) -> AppendedRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[AppendedRecord]: ...
+    def __getitem__(self, index: int | slice) -> AppendedRecord | list[AppendedRecord]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return AppendedRecord(self.queues[index], *self._fields[index][2:])
 
 
 @lru_cache(_PACKED_MAX)

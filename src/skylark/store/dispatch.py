@@ -9,13 +9,19 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import zlib_ng.zlib_ng
 
 from skylark.model.message import TRANSACTION_MASK, SystemFlag
 from skylark.model.record import ScannedRecord
-from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord
+from skylark.store.append_result import (
+    AppendedBatch,
+    AppendedInnerBatch,
+    AppendedRecord,
+    PlainFields,
+    ReadRecords,
+)
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.index import Index
@@ -159,15 +165,12 @@ class Dispatcher:
 
     def note(self, found: Sequence[AppendedRecord]) -> None:
         """Index records read from the log, in the log's order."""
-        self._note(found, [placed for placed in found if is_indexed(placed.sys_flag)])
-
-    def _note(self, found: Sequence[AppendedRecord], indexed: Sequence[AppendedRecord]) -> None:
         if not found:
             return
         self.dispatched = max(self.dispatched, found[-1].end)
         self.dispatched_timestamp = max(self.dispatched_timestamp, found[-1].store_timestamp)
         if self._index is not None:
-            self._index.enqueue(indexed)
+            self._index.enqueue([placed for placed in found if is_indexed(placed.sys_flag)])
 
     def has_entry(self, placed: AppendedRecord) -> bool:
         """Return whether a record belongs into its queue; an inner batch only into a batch consume queue."""
@@ -192,54 +195,62 @@ class Dispatcher:
             placed.store_timestamp, placed.message_count,
         )  # fmt: skip
 
-    def follow_log(self, confirmed: int) -> list[AppendedRecord]:
+    def follow_log(self, confirmed: int) -> list[Sequence[AppendedRecord]]:
         """Dispatch complete, confirmed records from the log; stops at a record that is still arriving."""
         self.dispatched = max(self.dispatched, self._log.min_offset)
-        found = self._follow_plain(confirmed)
+        found: list[Sequence[AppendedRecord]] = list(self._follow_plain(confirmed))
         if self.dispatched < confirmed:
             walk = LogWalk(self._log, self.dispatched, end=confirmed, step_over_damage=False)
             others = self.dispatch(walk)
             for queue in {placed.queue for placed in others if not placed.queue.is_special}:
                 self._places[queue.topic.encode(), queue.queue_id] = queue
-            found += others
+            if others:
+                found.append(others)
             self.dispatched = walk.end
         if found:
-            self._log.last_timestamp = max(self._log.last_timestamp, found[-1].store_timestamp)
+            timestamp = _last_of(found[-1]).store_timestamp
+            self._log.last_timestamp = max(self._log.last_timestamp, timestamp)
         return found
 
-    def _follow_plain(self, confirmed: int) -> list[AppendedRecord]:
+    def _follow_plain(self, confirmed: int) -> Iterator[ReadRecords]:
         """Dispatch plain records from the log, up to the first other one, or one not continuing its queue."""
-        found: list[AppendedRecord] = []
         if _split_records is None or _CRC32 is None:
-            return found
+            return
         files, end = self._log.files, min(confirmed, self._log.appended)
         while self._places and self.dispatched < end and files.start_of(self.dispatched) in files.starts:
             data = self._log.read(self.dispatched, min(FOLLOWED_BYTES, end - self.dispatched))
             placed = self._place_plain(_split_records(data, self.dispatched, _CRC32))
             if not placed:
-                break
-            self._note(placed, placed)
-            found += placed
-        return found
+                return
+            self.dispatched = placed.end
+            self.dispatched_timestamp = max(self.dispatched_timestamp, placed.store_timestamp)
+            if self._index is not None:
+                self._index.enqueue_read(placed)
+            yield placed
 
-    def _place_plain(
-        self, records: Iterable[tuple[bytes, int, int, int, int, int, int, int, bytes]]
-    ) -> list[AppendedRecord]:
-        placed: list[AppendedRecord] = []
+    def _place_plain(self, records: list[PlainFields]) -> ReadRecords:
+        """Add the entries of the first records, those that continue known queues."""
         pack, places = ENTRY.pack, self._places
-        for topic, queue_id, queue_offset, physical_offset, size, code, timestamp, flags, text in records:
+        queues: list[ConsumeQueue] = []
+        added: dict[ConsumeQueue, bytearray] = {}
+        for topic, queue_id, queue_offset, physical_offset, size, code, _, _, _ in records:
             queue = places.get((topic, queue_id))
-            if queue is None or queue.max_offset != queue_offset:
+            if queue is None:
                 break
-            queue.tail += pack(physical_offset, size, code)
+            entries = added.get(queue)
+            if queue_offset != (queue.max_offset if entries is None else queue.next_offset):
+                break
+            if entries is None:
+                entries = added[queue] = bytearray()
+            entries += pack(physical_offset, size, code)
             queue.next_offset = queue_offset + 1
+            queues.append(queue)
+        for queue, entries in added.items():
+            queue.tail += entries
             if not queue.dirty:
                 queue.dirty = True
                 self.dirty.append(queue)
-            placed.append(
-                AppendedRecord(queue, queue_offset, physical_offset, size, code, timestamp, flags, text)
-            )
-        return placed
+        return ReadRecords(queues, records[: len(queues)])
 
     def forget_topic(self, topic: str) -> None:
         """Drop staged records and unwritten entries of a deleted topic."""
@@ -269,9 +280,9 @@ class Dispatcher:
         )  # fmt: skip
 
 
-def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | AppendedRecord:
-    """Return an object with the end of the batch, without splitting an AppendedBatch."""
-    return batch if isinstance(batch, AppendedBatch) else batch[-1]
+def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | ReadRecords | AppendedRecord:
+    """Return an object with the end of the batch, without splitting it."""
+    return batch if isinstance(batch, AppendedBatch | ReadRecords) else batch[-1]
 
 
 def is_indexed(sys_flag: int) -> bool:

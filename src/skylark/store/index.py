@@ -20,7 +20,7 @@ from typing import Protocol
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile
 from skylark.model.java import index_key_hash, java_hash, java_hash_from, java_hashes_from
-from skylark.store.append_result import AppendedBatch
+from skylark.store.append_result import AppendedBatch, ReadRecords
 from skylark.store.disk import Disk
 from skylark.store.index_backlog import BacklogColumns, IndexBacklog, SharedKeyBatch, key_rows
 from skylark.store.index_file import (
@@ -222,6 +222,11 @@ class Index:
             [entry.queue.topic_hash for entry in entries],
             [entry.properties for entry in entries],
         )
+
+    def enqueue_read(self, records: ReadRecords) -> None:
+        """Queue messages that were read back from the log."""
+        topic_hashes = [queue.topic_hash for queue in records.queues]
+        self._pending.add(records.physical_offsets, records.timestamps, topic_hashes, records.texts)
 
     def enqueue_run(self, run: AppendedBatch) -> None:
         """Queue a batch of messages without splitting it."""

@@ -255,9 +255,10 @@ class IndexFile:
         else:
             hashes, timestamps = rows.hashes[start:stop], rows.timestamps[start:stop]
             first_time, last_time = timestamps[0], timestamps[-1]
-            items = [0, 0, elapsed_seconds(begin_timestamp, first_time), 0] * count
+            earliest = elapsed_seconds(begin_timestamp, min(timestamps))
+            items = [0, 0, earliest, 0] * count
             items[0::4] = hashes
-            if timestamps.count(first_time) < count:
+            if elapsed_seconds(begin_timestamp, max(timestamps)) > earliest:
                 items[2::4] = [elapsed_seconds(begin_timestamp, timestamp) for timestamp in timestamps]
             previous = self._chain(hashes, number)
         items[1::4], items[3::4] = offsets, previous

@@ -408,9 +408,7 @@ class MessageStore:
         with self._lock:
             confirmed = self.confirmed_offset
             if self._dispatcher.dispatched < self._raw_end:
-                published = self._dispatcher.follow_log(min(confirmed, self._raw_end))
-                if published:
-                    self._unannounced.append(published)
+                self._unannounced += self._dispatcher.follow_log(min(confirmed, self._raw_end))
             self._unannounced += filter(None, self._dispatcher.publish_confirmed(confirmed))
 
     def advance(self) -> None:

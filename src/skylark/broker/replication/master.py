@@ -277,4 +277,5 @@ class ReplicationMaster:
             self._store.publish()
         self._waiters.flushed(reached)
         if has_moved:
-            self._store.announce_arrivals()  # after the replies: it resumes held pulls
+            # After the replies have left: it resumes held pulls and builds the index.
+            asyncio.get_running_loop().call_soon(self._store.announce_arrivals)
