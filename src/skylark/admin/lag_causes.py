@@ -20,7 +20,7 @@ STANDS_PER_S = 0.05
 QUEUE_STANDS_S = 30.0
 """A queue that has not moved for so long while others did."""
 SAMPLE_MIN, PASSING_MAX = 10, 0.1
-"""A filter passes few if no larger part of at least so many waiting messages matches."""
+"""A filter passes few messages if at most this share of a sample of at least that size matches."""
 PLACES_MAX = 3
 """Queues that a cause names."""
 
