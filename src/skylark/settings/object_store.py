@@ -1,4 +1,4 @@
-"""Addresses of tables in object stores, and what their clients need beside the environment.
+"""Addresses of tables in object stores and HDFS, and what their clients need beside the environment.
 
 Every process, driver or worker, finds credentials in its own environment, so none is in a plan, a checkpoint
 or an event log. The variables are those of the stores' own tools; profiles of AWS are read here, as the
@@ -15,38 +15,35 @@ from urllib.parse import urlsplit
 
 from skylark.errors import SettingsError
 
-SCHEMES = ("s3", "gs", "abfss")
+HDFS = "hdfs"
+SCHEMES = ("s3", "gs", "abfss", HDFS)
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _REGION = "us-east-1"
 """Servers other than AWS accept any region."""
 
 
 def is_uri(where: str) -> bool:
-    """Return whether a table is in an object store; otherwise it is in a directory."""
+    """Return whether a table is in an object store or HDFS; otherwise it is in a local directory."""
     return "://" in where
 
 
 def check_uri(name: str, uri: str) -> str:
     """Return the address without a slash at its end. Raises SettingsError, which never repeats a password."""
     parts = urlsplit(uri)
-    if parts.scheme == "hdfs":
-        raise SettingsError(
-            name,
-            "hdfs:// is not supported: its only client is Hadoop's, with a JVM in every process; mount it as "
-            "a directory, or use a store with S3's protocol, such as Ozone, with s3://",
-        )
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise SettingsError(name, f"unknown store {parts.scheme}://; use a directory, or {known}")
     has_user = "@" in parts.netloc and parts.scheme != "abfss"  # container@account is Azure's notation
-    if has_user or ":" in parts.netloc or parts.query or parts.fragment:
+    has_port = ":" in parts.netloc and parts.scheme != HDFS
+    if has_user or has_port or parts.query or parts.fragment:
         raise SettingsError(
             name,
             f"the address {parts.scheme}://… holds more than a bucket and a path; give credentials by the "
             "environment or a profile",
         )
     if not parts.netloc or not parts.path.strip("/"):
-        raise SettingsError(name, f"invalid address {uri!r}; use {parts.scheme}://BUCKET/PATH")
+        place = "NAMENODE:PORT" if parts.scheme == HDFS else "BUCKET"
+        raise SettingsError(name, f"invalid address {uri!r}; use {parts.scheme}://{place}/PATH")
     return uri.rstrip("/")
 
 

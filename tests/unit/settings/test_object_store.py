@@ -14,7 +14,14 @@ KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3://lake/raw", "gs://lake/raw/orders", "abfss://lake@account.dfs.core.windows.net/raw"]
+    "uri",
+    [
+        "s3://lake/raw",
+        "gs://lake/raw/orders",
+        "abfss://lake@account.dfs.core.windows.net/raw",
+        "hdfs://name:8020/raw",
+        "hdfs://nameservice1/raw",
+    ],
 )
 def test_addresses_lose_only_the_slash_at_their_end(uri: str) -> None:
     assert check_uri("to", f"{uri}/") == uri
@@ -24,7 +31,8 @@ def test_addresses_lose_only_the_slash_at_their_end(uri: str) -> None:
     ("uri", "sentence"),
     [
         ("ftp://lake/raw", r"unknown store ftp://; use a directory, or s3://"),
-        ("hdfs://name:8020/raw", r"hdfs:// is not supported.*mount it as a directory"),
+        ("hdfs:///raw", r"use hdfs://NAMENODE:PORT/PATH"),
+        ("hdfs://me:hidden@name:8020/raw", r"give credentials by the environment or a profile"),
         ("s3://lake", r"invalid address 's3://lake'; use s3://BUCKET/PATH"),
         ("s3:///raw", r"use s3://BUCKET/PATH"),
         ("s3://key:hidden@lake/raw", r"give credentials by the environment or a profile"),
