@@ -28,7 +28,8 @@ from tests.support.broker import BrokerClient, running_cluster, until
 
 TOPIC = "orders"
 QUICK = TransactionSettings(timeout_ms=100, check_interval_ms=50)
-STATES = [TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN]
+COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+STATES = [COMMIT, ROLLBACK, UNKNOWN]
 
 
 @pytest.fixture
@@ -56,6 +57,12 @@ def message(number: int) -> Message:
     return Message(TOPIC, b"%d" % number, keys=[str(number)], tags="paid")
 
 
+def decided(half: ReceivedMessage) -> TransactionState | None:
+    """What its producer said: a broker also asks if the answer takes longer than its timeout."""
+    state = STATES[int(half.body) % 3]
+    return None if state is UNKNOWN else state
+
+
 async def test_what_is_committed_comes_once(servers: tuple[NameServer, Broker]) -> None:
     name_server, broker = servers
     asked: list[ReceivedMessage] = []
@@ -65,7 +72,7 @@ async def test_what_is_committed_comes_once(servers: tuple[NameServer, Broker]) 
 
     async def check(half: ReceivedMessage) -> TransactionState:
         asked.append(half)
-        return TransactionState.COMMIT if int(half.body) % 2 else TransactionState.ROLLBACK
+        return decided(half) or (COMMIT if int(half.body) % 2 else ROLLBACK)
 
     async with AsyncTransactionProducer(
         "shop", execute=execute, check=check, namesrv=name_server.address
@@ -76,7 +83,7 @@ async def test_what_is_committed_comes_once(servers: tuple[NameServer, Broker]) 
             assert result.receipt.transaction_id == result.receipt.message_id
         expected = {b"%d" % number for number in range(12) if number % 3 == 0 or number in (5, 11)}
         assert await delivered(broker, expected) == sorted(expected)
-    assert {int(half.body) for half in asked} == {2, 5, 8, 11}
+    assert {int(half.body) for half in asked} >= {2, 5, 8, 11}
     half = asked[0]
     assert (half.topic, half.tags, half.keys) == (TOPIC, "paid", [half.body.decode()])
 
@@ -157,8 +164,8 @@ async def test_threads_use_the_blocking_face(servers: tuple[NameServer, Broker])
     def execute(_: Message, state: TransactionState) -> TransactionState:
         return state
 
-    def check(_: ReceivedMessage) -> TransactionState:
-        return TransactionState.COMMIT
+    def check(half: ReceivedMessage) -> TransactionState:
+        return decided(half) or COMMIT
 
     def work() -> None:
         with TransactionProducer(
@@ -228,12 +235,11 @@ async def test_a_load_like_that_of_rocketmqs_benchmark(tmp_path: Path) -> None:
     fates: dict[int, TransactionState] = {}
 
     async def execute(_: Message, number: int) -> TransactionState:
-        return {1: TransactionState.ROLLBACK, 2: TransactionState.UNKNOWN}.get(
-            number % 10, TransactionState.COMMIT
-        )
+        return {1: ROLLBACK, 2: UNKNOWN}.get(number % 10, COMMIT)
 
     async def check(half: ReceivedMessage) -> TransactionState:
-        return TransactionState.ROLLBACK if int(half.body) % 20 == 12 else TransactionState.COMMIT
+        number = int(half.body)
+        return ROLLBACK if number % 10 == 1 or number % 20 == 12 else COMMIT
 
     async with running_cluster(tmp_path, transactions=settings) as (name_server, broker):
         async with AsyncTransactionProducer(
@@ -250,8 +256,7 @@ async def test_a_load_like_that_of_rocketmqs_benchmark(tmp_path: Path) -> None:
             expected = {
                 b"%d" % number
                 for number, state in fates.items()
-                if state is TransactionState.COMMIT
-                or (state is TransactionState.UNKNOWN and number % 20 != 12)
+                if state is COMMIT or (state is UNKNOWN and number % 20 != 12)
             }
             assert await delivered(broker, expected) == sorted(expected)
     assert len(fates) > 100
