@@ -25,7 +25,7 @@ from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 
 pytestmark = [pytest.mark.nightly, pytest.mark.interop("java")]
-POM = Path(__file__).parent / "java" / "pom-hdfs.xml"
+POM = Path(__file__).parent / "java" / "pom-hadoop.xml"
 
 
 class Hdfs(Server):

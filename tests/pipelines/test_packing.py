@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.support import spark_program
 from tests.support.names import fresh_name
 from tests.support.pipeline_cluster import PipelineCluster
 from tests.support.spark_cluster import SparkCluster
+from tests.support.yarn_cluster import SPARK_CONF, YarnCluster
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
@@ -61,7 +63,7 @@ def installed_by(text: str) -> set[str]:
     return found - {"skylarkmq"}
 
 
-def run(environment: Path, log: str, *arguments: str) -> dict[str, Any]:
+def run(environment: Path, log: str, *arguments: str, **variables: str) -> dict[str, Any]:
     """Run with the environment's Python, Spark beside it; return the JSON that it prints."""
     beside = environment.parent / "beside"
     beside.mkdir(exist_ok=True)
@@ -69,7 +71,7 @@ def run(environment: Path, log: str, *arguments: str) -> dict[str, Any]:
         if not (beside / name).exists():
             (beside / name).symlink_to(SITE_PACKAGES / name)
     command = [str(environment / "bin" / "python"), *arguments]
-    where = {"PYTHONPATH": str(beside)}
+    where = {"PYTHONPATH": str(beside), **variables}
     return spark_program.last_object(
         spark_program.run(command, environment.parent / f"{log}.log", SCRIPT_TIMEOUT_S, where)
     )
@@ -103,3 +105,28 @@ def test_workers_without_the_package(
     assert "no Python" in needed
     assert (submitted["status"], submitted["counts"]["written"]) == ("end of data", 60)
     assert DeltaTable(table).to_pyarrow_table().num_rows == 60
+
+
+@pytest.mark.nightly
+@pytest.mark.interop("java", "mvn")
+@pytest.mark.timeout(2400)
+def test_nodes_of_yarn_without_the_package(
+    shared_cluster: PipelineCluster, environment: Path, tmp_path: Path
+) -> None:
+    topic = fresh_name("packed")
+    shared_cluster.create_topic(topic, 2)
+    shared_cluster.send(topic, [b"x"] * 60, 0)
+    file = tmp_path / "orders.yml"
+    file.write_text(
+        f"source: {{namesrv: '{shared_cluster.namesrv}', topic: {topic}}}\n"
+        f"sinks: [{{delta: {{path: {tmp_path / 'table'}}}}}]\n"
+        f"cluster: {{master: yarn, pack: true, conf: {json.dumps(SPARK_CONF)}}}\n"
+    )
+    with YarnCluster(tmp_path / "yarn") as yarn:
+        where = {"HADOOP_CONF_DIR": str(yarn.configuration)}
+        submitted = run(
+            environment, "submit", "-m", "skylark", "spark", "submit", str(file), "--once", **where
+        )
+    assert "no Python" in (tmp_path / "submit.log").read_text()
+    assert (submitted["status"], submitted["counts"]["written"]) == ("end of data", 60)
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 60
