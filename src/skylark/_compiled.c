@@ -2,8 +2,8 @@
 
    `lay_out_sends` handles plain sends, many at a time: frames of requests 310 and 320 become records and replies. It
    takes only what is common: JSON headers in ASCII as clients write them, known queues, a unique key (that of a batch
-   may be missing if its messages are stored one by one), at most one tag, no timer, no transaction, and, if senders are
-   checked, signatures of known ones. It stops before any other frame, which Python then handles, errors included. It
+   may be missing if its messages are stored one by one), at most one tag, no timer, and, if senders are checked,
+   signatures of known ones. It stops before any other frame, which Python then handles, errors included. It
    changes nothing but the next offsets of queues. `split_records` reads records back from the log, on a replica: what is
    common, as above. */
 
@@ -16,16 +16,15 @@
 #include <stdint.h>
 #include <string.h>
 
+/* ELEMENT: of a message in a batch, before its body. NOTE: of properties that are added to those of a client and of the
+   broker, with a unique key of up to KEY_BYTES_MAX. BATCH_BYTES_EXTRA: of records, beyond the limit of a message.
+   SYS_FLAGS: other ones change what is done with a message. QUEUES_MAX: of one call. REPLY_NUMBERS: all numbers of a
+   reply, its prefix, and the name of the key of a batch. ID: of a message in a reply, with a comma. */
 enum {
-    PREFIX_BYTES = 8, HEAD_BYTES = 88, ENTRY_BYTES = 20, DIGEST_BYTES = 20, SIGNATURE_BYTES = 28,
-    ELEMENT_BYTES = 20, /* of a message in a batch, before its body */
-    TEXT_BYTES_MAX = 32767,
-    NOTE_BYTES_MAX = 600,         /* of properties that are added to those of a client and of the broker */
-    BATCH_BYTES_EXTRA = 64 << 10, /* of records, beyond the limit of a message */
-    COMPRESSED = 1, SYS_FLAGS = 0x701, INNER_BATCH_FLAGS = 0xC0, /* others change what is done with a message */
-    QUEUES_MAX = 64,              /* of one call */
-    REPLY_NUMBERS_BYTES = 160,    /* all numbers of a reply, its prefix, and the name of the key of a batch */
-    ID_BYTES = 33                 /* of a message in a reply, with a comma */
+    PREFIX_BYTES = 8, HEAD_BYTES = 88, ENTRY_BYTES = 20, DIGEST_BYTES = 20, SIGNATURE_BYTES = 28, ELEMENT_BYTES = 20,
+    TEXT_BYTES_MAX = 32767, KEY_BYTES_MAX = 255, NOTE_BYTES_MAX = 900, BATCH_BYTES_EXTRA = 64 << 10,
+    COMPRESSED = 1, PREPARED = 4, SYS_FLAGS = 0x701, INNER_BATCH_FLAGS = 0xC0,
+    QUEUES_MAX = 64, REPLY_NUMBERS_BYTES = 160, ID_BYTES = 33
 };
 
 /* Fields of a header: `a` to `n`, then those about the user. */
@@ -39,6 +38,7 @@ typedef uint32_t (*crc_function)(uint32_t, const char *, uint32_t);
 struct text { const char *at; Py_ssize_t bytes; };
 #define TEXT(literal) ((struct text){literal, sizeof literal - 1})
 #define END TEXT("\2") /* of a property */
+#define HALF TEXT("\n") /* the level of half messages; no client can name it */
 struct sha1 { uint32_t words[24]; }; /* SHA_CTX of libcrypto */
 struct growing { PyObject *bytes; Py_ssize_t used; }; /* bytes: a bytearray */
 enum { RECORDS, REPLIES, ENTRIES, OUTPUT_COUNT };      /* entries: those of the current frame */
@@ -52,7 +52,7 @@ struct queue {
 };
 
 struct send {
-    struct text fields[FIELD_COUNT], level; /* `at` is NULL without one; level: of a delay */
+    struct text fields[FIELD_COUNT], level; /* `at` is NULL without one; level: of a delay, or HALF */
     struct text body, unique_key, properties; /* properties: with a last separator and the broker's own */
     bool is_batch;
     long long sys_flag, flag, born, opaque, tags_code;
@@ -194,9 +194,9 @@ static bool read_header(const char *at, const char *end, struct send *send) {
            skip(&at, end, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":") &&
            read_number(&at, end, INT32_MAX, &number) && skip(&at, end, "}") && at == end && FIELD('a').at &&
            FIELD('b').at && FIELD('c').at && to_number(FIELD('d'), INT32_MAX, &number) && FIELD('e').at &&
-           to_number(FIELD('f'), INT32_MAX, &send->sys_flag) && !(send->sys_flag & ~SYS_FLAGS) &&
-           to_number(FIELD('g'), 999999999999999999LL, &send->born) && to_number(FIELD('h'), INT32_MAX, &send->flag) &&
-           FIELD('i').at && IS_ABSENT_OR('j', "0") && IS_ABSENT_OR('k', "false") && !FIELD('l').at &&
+           to_number(FIELD('f'), INT32_MAX, &send->sys_flag) && to_number(FIELD('h'), INT32_MAX, &send->flag) &&
+           to_number(FIELD('g'), 999999999999999999LL, &send->born) && FIELD('i').at && IS_ABSENT_OR('j', "0") &&
+           IS_ABSENT_OR('k', "false") && !FIELD('l').at &&
            (IS_ABSENT_OR('m', "false") || (send->is_batch && equals(FIELD('m'), "true")));
 }
 
@@ -221,8 +221,8 @@ static bool read_tags(struct text properties, long long *code) {
 
 /* Decode the properties. False for messages that need more than to be stored. */
 static bool read_properties(struct send *send, struct text added) {
-    static const char *const special[] = {"TIMER_", "REAL_", "TRAN_MSG", "POP_CK", "INNER_", "WAIT\1false"};
-    struct text raw = FIELD('i'), text = {send->text, 0}, *key = &send->unique_key;
+    static const char *const special[] = {"TIMER_", "REAL_", "__transactionId__", "POP_CK", "INNER_", "WAIT\1false"};
+    struct text raw = FIELD('i'), text = {send->text, 0}, *key = &send->unique_key, half;
     char *to = send->text;
     if (raw.bytes + 1 + added.bytes > TEXT_BYTES_MAX)
         return false;
@@ -236,10 +236,15 @@ static bool read_properties(struct send *send, struct text added) {
         if (find(text, special[i]))
             return false;
     send->properties = (struct text){send->text, put_text(to, added) - send->text};
-    return read_property(text, "UNIQ_KEY\1", key) &&
-           (key->at ? !memchr(key->at, 1, (size_t)key->bytes) : send->is_batch) &&
-           read_tags(text, &send->tags_code) && read_property(text, "DELAY\1", &send->level) &&
-           (send->level.at || !find(text, "DELAY")) && !(send->is_batch && (send->level.at || find(text, "TAGS")));
+    if (!read_property(text, "UNIQ_KEY\1", key) || !read_property(text, "TRAN_MSG\1", &half) ||
+        !read_tags(text, &send->tags_code) || !read_property(text, "DELAY\1", &send->level) ||
+        (!send->level.at && find(text, "DELAY")) || (!half.at && find(text, "TRAN_MSG")) ||
+        (half.at && (!equals(half, "true") || send->level.at || key->bytes > KEY_BYTES_MAX)))
+        return false;
+    send->level = half.at ? HALF : send->level;
+    send->sys_flag &= half.at ? ~PREPARED : -1;
+    return !(send->sys_flag & ~SYS_FLAGS) && (key->at ? !memchr(key->at, 1, (size_t)key->bytes) : send->is_batch) &&
+           !(send->is_batch && (send->level.at || find(text, "TAGS")));
 }
 
 /* A borrowed value of a dict whose keys are two texts and a separator; NULL without an error if there is none. */
@@ -481,15 +486,17 @@ static int take_frame(struct burst *burst) {
     struct queue *queue = is_allowed ? find_queue(burst, FIELD('b'), "/", FIELD('e')) : NULL;
     int queue_id = queue ? queue->queue_id : 0;
     if (queue && send->level.at && (queue = find_queue(burst, TEXT(""), "\n", send->level))) { /* it waits there */
-        char *to = put_text(send->text + send->properties.bytes, TEXT("REAL_TOPIC\1"));
-        to = put_text(put_text(put_text(to, FIELD('b')), TEXT("\2REAL_QID\1")), FIELD('e'));
-        send->properties.bytes = put_text(to, END) - send->text;
-        send->tags_code = burst->store_time + queue->delay_ms;
+        char *to = send->text + send->properties.bytes;
+        if (equals(send->level, HALF.at))
+            to = put_text(put_text(put_text(to, TEXT("__transactionId__\1")), send->unique_key), END);
+        else
+            send->tags_code = burst->store_time + queue->delay_ms;
+        to = put_text(put_text(put_text(to, TEXT("REAL_TOPIC\1")), FIELD('b')), TEXT("\2REAL_QID\1"));
+        send->properties.bytes = put_text(put_text(to, FIELD('e')), END) - send->text;
     }
     if (!queue || (queue->is_batched && !(send->is_batch && send->unique_key.at)))
         return PyErr_Occurred() ? -1 : 0;
-    long long offset = queue->next_offset, position = burst->position;
-    Py_ssize_t used = burst->out[RECORDS].used;
+    long long offset = queue->next_offset, position = burst->position, used = burst->out[RECORDS].used;
     burst->out[ENTRIES].used = 0;
     int done = (send->is_batch ? put_batch : put_single)(burst, queue);
     if (done <= 0) { /* nothing of it is stored */
@@ -504,10 +511,9 @@ static int take_frame(struct burst *burst) {
 }
 
 static bool begin(struct burst *burst, PyObject *constants) {
-    struct text *each = burst->constants;
-    for (int i = 0; i < CONSTANT_COUNT; i++, each++) {
+    for (int i = 0; i < CONSTANT_COUNT; i++) {
         PyObject *value = PyTuple_GetItem(constants, i);
-        if (!value || PyBytes_AsStringAndSize(value, (char **)&each->at, &each->bytes) < 0)
+        if (!value || PyBytes_AsStringAndSize(value, (char **)&burst->constants[i].at, &burst->constants[i].bytes) < 0)
             return false;
     }
     if (burst->constants[FUNCTIONS].bytes != sizeof burst->functions)
@@ -595,7 +601,6 @@ static PyObject *split_records(PyObject *Py_UNUSED(module), PyObject *arguments)
 static PyObject *join_records(PyObject *Py_UNUSED(module), PyObject *arguments) {
     Py_buffer file, entries;
     unsigned long long start, total = 0, behind = 0;
-    PyObject *joined = NULL;
     if (!PyArg_ParseTuple(arguments, "y*Ky*", &file, &start, &entries))
         return NULL;
     const char *first = entries.buf, *end = first + entries.len - entries.len % ENTRY_BYTES;
@@ -606,8 +611,7 @@ static PyObject *join_records(PyObject *Py_UNUSED(module), PyObject *arguments) 
         behind = place + size;
         total += size;
     }
-    if (end > first)
-        joined = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    PyObject *joined = end > first ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total) : NULL;
     char *to = joined ? PyBytes_AsString(joined) : NULL;
     for (const char *at = first; to && at < end; at += ENTRY_BYTES)
         to = put_text(to, (struct text){(const char *)file.buf + (READ_U64(at) - start), read_u32(at + 8)});
@@ -650,10 +654,10 @@ static PyObject *join_column(PyObject *Py_UNUSED(module), PyObject *arguments) {
         joined = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)total);
     }
     if (offsets && joined) {
-        char *first = PyByteArray_AsString(joined), *to = first, *at = PyBytes_AsString(offsets);
+        char *first = PyByteArray_AsString(joined), *to = first;
+        int32_t *offset = (int32_t *)(void *)PyBytes_AsString(offsets);
         for (Py_ssize_t i = 0; i <= count; i++) {
-            int32_t offset = (int32_t)(to - first);
-            memcpy(at + i * (Py_ssize_t)sizeof offset, &offset, sizeof offset);
+            *offset++ = (int32_t)(to - first);
             struct text part = {"", 0};
             if (i < count)
                 part = (struct text){(const char *)buffer.buf + start[i], end[i] - start[i]};
@@ -679,7 +683,7 @@ static PyMethodDef functions[] = {
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Edition 4", .m_size = -1, .m_methods = functions};
+    PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_doc = "Edition 5", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit__compiled(void) {
     return PyModule_Create(&definition);

@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -37,6 +38,7 @@ from skylark.protocol.signature import LIBCRYPTO, Signer
 from skylark.remoting.server import Peer, RemotingServer
 from skylark.settings import BrokerSettings, StoreSettings
 from skylark.settings.auth import AuthSettings
+from skylark.settings.broker import TransactionSettings
 from skylark.settings.credentials import Credentials
 from skylark.settings.store import FlushMode
 from skylark.store.index import _key_hashes
@@ -109,6 +111,7 @@ class Side:
         self.clock = ManualClock()
         self.broker = Broker(given_settings, clock=self.clock)
         self.broker.store.open()
+        self.broker.transactions.load()
         send_path: Any = self.broker.send_path
         send_path._unique_ids = CountedKeys()
         assert send_path.takes_plain
@@ -142,6 +145,7 @@ class Side:
             {**each, "i": f"{each['i']}DELAY\x01{level}\x02"}
             for each, level in zip(fields, (1, 3, 18, 2), strict=True)
         ]
+        fields.append({**PLAIN, "i": PLAIN["i"] + HALF})
         for user in (ROOT, USER):
             self.receive([frame(signed(each, b"x", user) if self.control else each, b"x") for each in fields])
             batch = element(b"x", b"") * 3
@@ -241,6 +245,7 @@ PLAIN = {
     "h": "0", "i": "UNIQ_KEY\x017F00000100\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
     "n": "broker-a",
 }  # fmt: skip
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 TEXTS = st.one_of(
     st.just(PLAIN["i"]),
     st.lists(
@@ -251,6 +256,8 @@ TEXTS = st.one_of(
                 "WAIT\x01true\x02", "WAIT\x01false\x02", "KEYS\x01k1 k2\x02", "own\x01value\x02",
                 "DELAY\x013\x02", "DELAY\x0118\x02", "DELAY\x0199\x02", "xDELAY\x013\x02", "DELAYS\x013\x02",
                 "REAL_TOPIC\x01T\x02", "TIMER_OUT\x011\x02", "INNER_NUM\x012\x02",
+                HALF, HALF, "xTRAN_MSG\x01true\x02", "__transactionId__\x01A\x02", "TRAN_MSGS\x01true\x02",
+                "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02", "UNIQ_KEY\x01" + "K" * 256 + "\x02",
                 "TRAN_MSG\x01false\x02", "POP_CK\x01x\x02", "broken", "\x02", "",
                 "é\x01ü\x02", 'q"\\\x01/\x02', "nul\x01\0\x02", "long\x01" + "x" * 500 + "\x02",
             ]
@@ -258,7 +265,9 @@ TEXTS = st.one_of(
         max_size=4,
     ).map("".join),
 )  # fmt: skip
-NUMBERS = st.sampled_from(["0", "1", "3", "7", "01", "", "x", "256", "1793", "99999999999", "2147483648"])
+NUMBERS = st.sampled_from(
+    ["0", "1", "3", "4", "5", "7", "01", "", "x", "256", "1793", "99999999999", "2147483648"]
+)
 
 
 BODIES = st.binary(min_size=1, max_size=20) | st.sampled_from([b"x" * 511, b"y" * 513, b"z" * 3000])
@@ -374,8 +383,7 @@ def reads(draw: st.DrawFn, *, are_signed: bool = False) -> list[bytes]:
 
 @pytest.fixture
 def sides(compiled: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Side]]:
-    monkeypatch.setattr(plain_sends, "_compiled", compiled, raising=False)
-    monkeypatch.setattr(plain_sends, "is_compiled", True)
+    monkeypatch.setattr(plain_sends, "lay_out_sends", compiled.lay_out_sends)
 
     def make(**settings: Any) -> list[Side]:
         return [
@@ -449,6 +457,27 @@ async def test_delayed_messages_and_batches_as_one_record_are_taken(
         assert side.taken - before == (len(made) if side is taking else 0)
         assert side.broker.store.queues[BATCHED, 0].max_offset == 3 * 2 + 5
         assert side.broker.store.queues[SCHEDULE_TOPIC, 2].max_offset == 4
+    assert pure.changes() == taking.changes()
+    assert pure.close() == taking.close()
+
+
+async def test_half_messages_are_taken_up_to_the_limit(sides: Callable[..., list[Side]]) -> None:
+    pure, taking = both = sides()
+    burst = [
+        frame({**PLAIN, "f": "4", "i": f"UNIQ_KEY\x01K{number}\x02TAGS\x01red\x02{HALF}"}, b"x" * 200)
+        for number in range(5)
+    ]
+    for side in both:
+        live, transactions, before = side.broker.live, side.broker.transactions, side.taken
+        opened = transactions.open_count
+        side.receive([b"".join(burst)])
+        assert side.taken - before == (5 if side is taking else 0)
+        for limits in (TransactionSettings(open_max=opened + 7), TransactionSettings(reject=True)):
+            live.current = replace(live.current, transactions=limits)
+            side.receive([b"".join(burst), b"".join(burst)])
+            assert transactions.open_count == opened + 10, "the messages of one read may exceed it"
+        transactions.follow()
+    assert list(pure.broker.transactions.table) == list(taking.broker.transactions.table)
     assert pure.changes() == taking.changes()
     assert pure.close() == taking.close()
 

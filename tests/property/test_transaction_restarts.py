@@ -16,6 +16,7 @@ from skylark.broker.transactions.half_messages import HalfRecord, prepare
 from skylark.model import names
 from skylark.model.message import PutMessage
 from skylark.model.names import TRANSACTION_GROUP
+from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, EndTransaction
 from skylark.remoting.server import RemotingServer
 from skylark.settings import BrokerSettings
 from skylark.settings.broker import TransactionSettings
@@ -36,6 +37,8 @@ class World:
         self.disk = simulated_disk(self.clock)
         self.fate: dict[int, str] = {}
         self.places: dict[int, list[AppendedRecord]] = {}
+        self.taken = 0
+        """Transactions that ended together."""
         self.saved = {names.HALF_TOPIC: 0, names.HALF_OP_TOPIC: 0}
         self.open()
 
@@ -47,6 +50,8 @@ class World:
         )
         self.broker = Broker(settings, clock=self.clock, disk=self.disk)
         self.broker.store.open()
+        self.broker.topics.ensure_topic("T", 1, now_ms=self.clock.now_ms())
+        self.broker.store.queue("T", 0)
         for topic, queue_offset in self.saved.items():
             if queue_offset:
                 self.broker.offsets.try_commit(
@@ -84,6 +89,23 @@ class World:
 
     def commit(self, number: int) -> None:
         assert self.broker.transactions.commit(self.record(number)) is None
+
+    def end_together(self, ends: dict[int, int]) -> None:
+        """Commit or roll back transactions, those that are recent with one write."""
+        requests = [
+            EndTransaction(
+                producer_group="PG", queue_offset=place.queue_offset, physical_offset=place.physical_offset,
+                commit_or_rollback=how, msg_id="",
+            )
+            for number, how in ends.items()
+            for place in self.places[number][-1:]
+        ]  # fmt: skip
+        self.taken += (taken := self.broker.transactions.end_recent(requests))
+        for number in list(ends)[taken:]:
+            if ends[number] == COMMIT:
+                self.commit(number)
+            else:
+                self.broker.transactions.roll_back(self.record(number))
 
     def save(self) -> None:
         self.broker.transactions.save_progress()
@@ -170,6 +192,22 @@ class TransactionMachine(RuleBasedStateMachine):
         if self.world.fate.get(number, EITHER) == EITHER:
             self.world.fate[number] = EITHER if died else COMMITTED
 
+    @precondition(lambda self: self.world.places)
+    @rule(data=st.data(), how=st.sampled_from([COMMIT, ROLLBACK]), operations=st.integers(0, 3))
+    def end_together(self, data: st.DataObject, how: int, operations: int) -> None:
+        world = self.world
+        undecided = sorted(world.places.keys() - world.fate.keys()) or [self._any(data)]
+        numbers = data.draw(st.lists(st.sampled_from(undecided), unique=True, max_size=4))
+        ends = {number: how if world.fate.get(number) is None else COMMIT for number in numbers}
+        if ROLLBACK in ends.values():
+            world.end_together(ends)
+            died = False
+        else:
+            died = world.dying_after(operations, lambda: world.end_together(ends))
+        for number, each in ends.items():
+            if world.fate.get(number, EITHER) == EITHER:
+                world.fate[number] = ROLLED_BACK if each == ROLLBACK else EITHER if died else COMMITTED
+
     @rule()
     def ask(self) -> None:
         asyncio.run(self.world.ask())
@@ -244,5 +282,33 @@ def test_the_end_of_a_transaction_may_be_torn_anywhere() -> None:
         assert (1 in world.delivered()) == (torn_at >= commit_end)
         world.commit(1)
         world.fate[1] = COMMITTED
+        world.check()
+    world.close()
+
+
+def test_ends_that_are_one_write_may_be_torn_anywhere() -> None:
+    """Commits and the op message behind them are one write: the first of them may be left, without it."""
+    world = World()
+    for number in range(4):
+        world.send(number)
+    log, store = world.broker.store.log, world.broker.store
+    begin = log.appended
+    world.end_together({1: COMMIT, 2: ROLLBACK, 3: COMMIT})
+    assert world.taken == 3
+    end, disk = log.appended, world.disk
+    start = log.files.start_of(begin)
+    path = log.files.path(start)
+    ends = [begin]
+    while ends[-1] < end:
+        ends.append(ends[-1] + int.from_bytes(disk.content(path)[ends[-1] - start :][:4]))
+    assert len(ends) == 4, "two commits and an op message, in one file"
+    assert store.max_offset(names.HALF_OP_TOPIC, 0) == 1
+    for torn_at in sorted({*range(begin, end, 13), *ends, *(each - 1 for each in ends[1:])}):
+        world.disk = disk.kill_image()
+        world.disk.overwrite(path, torn_at - start, bytes(end - torn_at))
+        world.kill()
+        world.fate = {number: COMMITTED for number, at in ((1, ends[1]), (3, ends[2])) if torn_at >= at}
+        if torn_at == end:
+            world.fate[2] = ROLLED_BACK
         world.check()
     world.close()

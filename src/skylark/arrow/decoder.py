@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from skylark.accelerator import join_column as _join_column
 from skylark.arrow.columns import BODY_TEXT, MICROSECONDS, REJECTS, VALUE
 from skylark.arrow.json_bodies import JsonBodies
 from skylark.arrow.record_layout import Bytes, Flags, Ints, Records, windows
@@ -28,11 +29,6 @@ from skylark.model.message import (
     format_host,
 )
 from skylark.model.message_id import offset_message_id
-
-try:
-    from skylark._compiled import join_column as _join_column
-except ImportError:  # not compiled
-    _join_column = None  # type: ignore[assignment]
 
 # Clipped to this: a thousand times the value still fits into 64 bits.
 _MILLISECONDS_MAX = (1 << 63) // 1000 - 1

@@ -386,7 +386,7 @@ class Broker:
             SendBackHandlers(
                 live, clock, store, topics, groups, stats, self.delay_levels, read_cold, self.addresses.host
             ),
-            TransactionHandlers(live, clock, store, self.transactions),
+            TransactionHandlers(live, clock, store, self.transactions, self.replication, self.latencies),
             ReplyHandlers(
                 live, clock, store, topics, producers, stats, self._replies, self.latencies,
                 self.addresses.packed,

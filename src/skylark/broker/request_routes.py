@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 from skylark.broker.error_replies import not_supported
 from skylark.broker.handlers.auth import AuthHandlers
@@ -186,7 +186,7 @@ def watermarks(at_work: Mapping[int, int], *, sends: int, pulls: int) -> dict[st
 
 
 def main_routes(
-    handlers: Iterable[object], sends: SendPath, pulls: PullPath, offsets: OffsetHandlers, role: Role
+    handlers: Sequence[object], sends: SendPath, pulls: PullPath, offsets: OffsetHandlers, role: Role
 ) -> Routes:
     """Build the routes of the main port. `handlers` has one object of each class in `FAMILIES`."""
     batch = BatchRoute(pulls.pull, PULLS_AT_ONCE)
@@ -197,12 +197,14 @@ def main_routes(
     }
 
 
-def fast_routes(handlers: Iterable[object], sends: SendPath, offsets: OffsetHandlers, role: Role) -> Routes:
+def fast_routes(handlers: Sequence[object], sends: SendPath, offsets: OffsetHandlers, role: Role) -> Routes:
     """Build the routes of the fast port: all but pulls."""
     routes: dict[int, Handler | BatchRoute] = dict.fromkeys(NOT_SERVED_HERE, _refuse)
     for each in handlers:
         routes |= routes_of(each, role)
-    single = BatchRoute(sends.send, take_frames=sends.take_plain if sends.takes_plain else None)
+    ends = next(each for each in handlers if isinstance(each, TransactionHandlers))
+    takers = (sends.take_plain, ends.take_ends) if sends.takes_plain else (ends.take_ends,)
+    single = BatchRoute(sends.send, take_frames=takers)
     return {
         **routes,
         RequestCode.SEND_MESSAGE: single,

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 from skylark.errors import RemoteProtocolError
@@ -227,9 +228,9 @@ class ServerGate(Protocol):
 
 
 BatchHandler = Callable[["Peer", list[TypedCommand[Any]]], None]
-TakeFrames = Callable[["Peer", bytes | bytearray, dict[bytes, bytes] | None], tuple[int, int]]
-"""Handles the first frames of a buffer, as many as it can, undecoded; returns their end and their number.
-With `GateVisitor.senders` only those that they have signed."""
+TakeFrames = Callable[["Peer", bytes | bytearray | memoryview, dict[bytes, bytes] | None], tuple[int, int]]
+"""Handles the first frames of a buffer, as many as it can, before others are decoded; returns their end and
+their number. With `GateVisitor.senders` only those that they have signed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +243,8 @@ class BatchRoute:
 
     handle: BatchHandler
     commands_max: int = 1_024
-    take_frames: TakeFrames | None = None
+    take_frames: tuple[TakeFrames, ...] = ()
+    """Each continues where another one stops."""
 
 
 Routes = Mapping[int, Handler | BatchRoute]
@@ -284,7 +286,7 @@ class Peer(Link):
         self._receive = self._codec.receive
         self._taken = 0  # frames of the current read that were handled undecoded
         taking = [route.take_frames for route in routes.values() if isinstance(route, BatchRoute)]
-        self._take: TakeFrames | None = next(filter(None, taking), None)
+        self._takers: tuple[TakeFrames, ...] = next(filter(None, taking), ())
         self._visitor: GateVisitor | None = None
         self._early_bytes = EARLY_BYTES
         self.host = ""
@@ -345,7 +347,7 @@ class Peer(Link):
             self._visitor = visitor = self._server.gate.visitor(self.host, self.address)
             self._codec.admits = visitor.admits
             self._receive = partial(self._admitted, visitor)
-        if self._take is not None:
+        if self._takers:
             self._codec.take_frames = self._take_frames
         self._server.add(self)
 
@@ -417,14 +419,21 @@ class Peer(Link):
         senders = None if self._visitor is None else self._visitor.senders()
         if senders is not None and not senders:
             return 0
-        assert self._take is not None
         self.active_at = self._loop.time()
         self._gathering = True
+        end = refused = 0
         try:
-            taken_bytes, self._taken = self._take(self, buffer, senders)
+            for take in cycle(self._takers):
+                rest = memoryview(buffer)[end:] if end else buffer
+                taken_bytes, frames = take(self, rest, senders)
+                end += taken_bytes
+                self._taken += frames
+                refused = 1 if frames else refused + 1  # one that stops takes no more at once
+                if refused >= len(self._takers) or end == len(buffer):
+                    break
         finally:
             self._gathering = False
-        return taken_bytes
+        return end
 
     def _admitted(self, visitor: GateVisitor, data: bytes) -> list[Command]:
         """Decide about all requests of one read; answer the refused ones and return the others."""

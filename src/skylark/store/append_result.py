@@ -214,7 +214,7 @@ class LaidOut(NamedTuple):
     """Requests that they were made of."""
     end: int
     """End of the log behind them."""
-    data: bytearray
+    data: bytes | bytearray
     replies: bytes
     results: list[Sequence[AppendedRecord]]
     """Lists of single messages, and batches."""

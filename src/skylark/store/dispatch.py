@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import zlib_ng.zlib_ng
 
+from skylark.accelerator import split_records as _split_records
 from skylark.model.message import TRANSACTION_MASK, SystemFlag
 from skylark.model.record import ScannedRecord
 from skylark.store.append_result import (
@@ -28,11 +29,6 @@ from skylark.store.index import Index
 from skylark.store.log_scan import LogWalk
 from skylark.store.queue_entry import ENTRY, INNER_BATCH, NO_ENTRY_MASK, PREPARED, UNUSUAL_MASK, tags_code
 from skylark.store.queue_table import QueueTable
-
-try:
-    from skylark._compiled import split_records as _split_records
-except ImportError:  # not compiled
-    _split_records = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
 

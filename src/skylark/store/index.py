@@ -17,6 +17,7 @@ from operator import lt
 from pathlib import Path
 from typing import Protocol
 
+from skylark.accelerator import unique_key_hashes as _unique_key_hashes
 from skylark.clock import Clock
 from skylark.errors import BadStoreFile
 from skylark.model.java import index_key_hash, java_hash, java_hash_from, java_hashes_from
@@ -33,15 +34,11 @@ from skylark.store.index_file import (
     SameKeyRows,
 )
 
-try:
-    from skylark._compiled import unique_key_hashes as _unique_key_hashes
-except ImportError:  # not compiled
-    _unique_key_hashes = None  # type: ignore[assignment]
-
 NAME = re.compile("[0-9]{17}")
 OFFSET_MAX = (1 << 63) - 1
 SHARED_KEY_BATCH_MIN = 8
 """Minimum size of a batch with a shared key that is indexed separately; smaller ones join other messages."""
+_KEY = b"KEY"  # in the names of all properties with keys
 _HASH_MASK = 0x7FFFFFFF  # turns the absolute value that does not fit, 2^31, into the 0 that the format wants
 
 
@@ -390,7 +387,12 @@ class Index:
 
 def _index_rows(messages: BacklogColumns) -> IndexRows:
     """Return one row per key."""
-    hashes = None if _unique_key_hashes is None else _unique_key_hashes(messages.topic_hashes, messages.texts)
+    hashes = None
+    if _unique_key_hashes is not None:
+        hashes = _unique_key_hashes(messages.topic_hashes, messages.texts)
+        if hashes is None:  # op messages of transactions have no keys
+            messages = messages.chosen([n for n, text in enumerate(messages.texts) if text.find(_KEY) >= 0])
+            hashes = _unique_key_hashes(messages.topic_hashes, messages.texts)
     if hashes is not None:
         return IndexRows(hashes, messages.physical_offsets, messages.timestamps)
     keys = key_rows(messages)

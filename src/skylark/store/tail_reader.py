@@ -12,16 +12,12 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise
 
+from skylark.accelerator import join_records as _join_records
 from skylark.store.batch_consume_queue import BatchConsumeQueue, batch_entries
 from skylark.store.commit_log import CommitLog
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.page_cache import PageCache
 from skylark.store.queue_entry import ENTRY_BYTES
-
-try:
-    from skylark._compiled import join_records as _join_records
-except ImportError:  # not compiled
-    _join_records = None  # type: ignore[assignment]
 
 JOINED_RECORD_BYTES = 4096
 """Records up to this average size are copied into one part: cheaper than writing many parts later."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 
+from skylark.accelerator import lay_out_sends
 from skylark.model.message import HOST_V4_BYTES, RETRY_TOPIC_PREFIX
 from skylark.protocol.command import LENGTH, LENGTH_BYTES, PREFIX, PREFIX_BYTES
 from skylark.protocol.frame_templates import SendReplies
@@ -17,16 +18,6 @@ from skylark.protocol.signature import LIBCRYPTO
 from skylark.store.append_result import AppendedBatch, AppendedInnerBatch, AppendedRecord, LaidOut
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.dispatch import crc32_address
-
-EDITION = "Edition 4"
-"""That of `_compiled.c`. A module that `make setup` has not compiled anew is not used."""
-
-try:
-    import skylark._compiled as _compiled  # noqa: PLR0402  `skylark` itself is above all parts
-except ImportError:  # not compiled
-    is_compiled = False
-else:
-    is_compiled = _compiled.__doc__ == EDITION
 
 
 def _addresses() -> bytes | None:
@@ -42,7 +33,10 @@ def _addresses() -> bytes | None:
 _FUNCTIONS = _addresses()
 _SUCCESS = b'{"code":0'
 _STARTS = (b'{"code":310,', b'{"code":320,')
-_LOOKED_FOR = (b"TAGS", b"UNIQ_KEY", b"REAL_", b"TIMER_", b"DELAY", b"TRAN_MSG", b"POP_CK")
+_HALF_PLACE = b"\n\n"
+_LOOKED_FOR = (
+    b"TAGS", b"UNIQ_KEY", b"REAL_", b"TIMER_", b"DELAY", b"TRAN_MSG", b"POP_CK", b"__transactionId__",
+)  # fmt: skip
 """Names of properties that Python looks for among those of the broker, too."""
 _START_BYTES = PREFIX_BYTES + len(_STARTS[0])
 
@@ -52,7 +46,7 @@ Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
 
 
 class PlainSends:
-    """The compiled layout of sends, with what is the same for all of them. Only if `is_compiled`."""
+    """The compiled layout of sends, with what is the same for all of them. See `works_with`."""
 
     def __init__(
         self, *, added: bytes, store_host: bytes, replies: SendReplies, header_bytes_max: int
@@ -63,12 +57,12 @@ class PlainSends:
         self._store_host = int.from_bytes(store_host)
         self._header_bytes_max = header_bytes_max
         self.places: dict[bytes, Place] = {}
-        """Queues whose messages need no checks, by topic and id, and those of delay levels."""
+        """Queues whose messages need no checks, by topic and id; those of delay levels and half messages."""
 
     @staticmethod
     def works_with(added: bytes, store_host: bytes) -> bool:
         return (
-            is_compiled
+            lay_out_sends is not None
             and _FUNCTIONS is not None
             and len(store_host) == HOST_V4_BYTES
             and not any(name in added for name in _LOOKED_FOR)
@@ -84,8 +78,22 @@ class PlainSends:
         """Take messages of a delay level from now on; they wait in this queue."""
         self.places[b"\n%d" % (queue.queue_id + 1)] = _place(queue, delay_ms)
 
+    def note_half(self, queue: ConsumeQueue) -> None:
+        """Take half messages from now on, until `refuse_halves`; they wait in this queue."""
+        self.places[_HALF_PLACE] = _place(queue)
+
+    def refuse_halves(self) -> None:
+        """Leave half messages to Python."""
+        self.places.pop(_HALF_PLACE, None)
+
+    @property
+    def half_queue(self) -> ConsumeQueue | None:
+        """The queue of the half messages that are taken."""
+        place = self.places.get(_HALF_PLACE)
+        return None if place is None else place[0]
+
     def lay_out(
-        self, buffer: bytes | bytearray, senders: dict[bytes, bytes] | None, born_host: bytes,
+        self, buffer: bytes | bytearray | memoryview, senders: dict[bytes, bytes] | None, born_host: bytes,
         body_bytes_max: int, position: int, limit: int, timestamp: int,
     ) -> LaidOut:  # fmt: skip
         """Lay out the plain sends at the beginning of the buffer as records from `position` up to `limit`.
@@ -93,7 +101,7 @@ class PlainSends:
         `senders` are the states of `SigningKey` by access key and topic; None takes sends of everybody.
         """
         return LaidOut(
-            *_compiled.lay_out_sends(
+            *lay_out_sends(
                 buffer, self.places, senders, position, limit, timestamp, self._header_bytes_max,
                 body_bytes_max, int.from_bytes(born_host), self._store_host, self._constants, AppendedRecord,
                 AppendedBatch, AppendedInnerBatch,
@@ -105,12 +113,12 @@ def _place(queue: ConsumeQueue, delay_ms: int = 0) -> Place:
     return queue, queue.topic_part, queue.magic, queue.queue_id, queue.is_batched, delay_ms
 
 
-def is_send(buffer: bytes | bytearray) -> bool:
+def is_send(buffer: bytes | bytearray | memoryview) -> bool:
     """Return whether the first frame may be a plain send, before anything is done for it."""
     return buffer[PREFIX_BYTES:_START_BYTES] in _STARTS
 
 
-def is_lone_frame(buffer: bytes | bytearray) -> bool:
+def is_lone_frame(buffer: bytes | bytearray | memoryview) -> bool:
     """Return whether the buffer holds one frame and nothing else."""
     return len(buffer) >= PREFIX_BYTES and LENGTH.unpack_from(buffer)[0] + LENGTH_BYTES == len(buffer)
 

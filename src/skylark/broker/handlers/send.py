@@ -32,7 +32,7 @@ from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
 from skylark.broker.topics import MESSAGE_TYPE, PRIORITY, TopicTable, describe, random_queue
 from skylark.broker.transactions.coordinator import TransactionCoordinator
-from skylark.broker.transactions.half_messages import prepare
+from skylark.broker.transactions.half_messages import prepare, prepare_as_sent
 from skylark.clock import Clock
 from skylark.errors import BadBody, BrokerError
 from skylark.model import names
@@ -93,6 +93,8 @@ WAITING_STATUSES = {
 }
 
 
+HALF_FRAME_BYTES_MIN = 128
+"""A frame of a half message is longer."""
 CHANGE_PAUSE_S = 0.1
 """How long a refusal waits while another broker becomes the master."""
 
@@ -195,7 +197,7 @@ class SendPath:
         return self._plain is not None
 
     def take_plain(
-        self, peer: Peer, buffer: bytes | bytearray, senders: dict[bytes, bytes] | None
+        self, peer: Peer, buffer: bytes | bytearray | memoryview, senders: dict[bytes, bytes] | None
     ) -> tuple[int, int]:
         """Handle the plain sends at the beginning of a read; return their bytes and number.
 
@@ -216,11 +218,17 @@ class SendPath:
         ):
             return 0, 0
         bytes_max = self._store.log.message_bytes_max
+        halves = plain.half_queue
+        if halves is not None and (waits or self._half_refusal(len(buffer) // HALF_FRAME_BYTES_MIN)):
+            plain.refuse_halves()
+            halves = None
         laid_out = self._store.append_laid_out(
             partial(plain.lay_out, buffer, senders, peer.packed_host, bytes_max)
         )
         if laid_out is None:
             return 0, 0
+        if halves is not None:
+            self._note_halves(halves, laid_out)
         if waits:
             self._answer_plain_when_stored(peer, laid_out)
         else:
@@ -231,6 +239,11 @@ class SendPath:
             self._stats.count_puts(each)
         self._store.announce()
         return laid_out.consumed, laid_out.frames
+
+    def _note_halves(self, queue: ConsumeQueue, laid_out: LaidOut) -> None:
+        halves = [each for some in laid_out.results for each in some if each.queue is queue]
+        if halves:
+            self._transactions.note_stored(halves, laid_out.data, laid_out.end - len(laid_out.data))
 
     def _answer_plain_when_stored(self, peer: Peer, laid_out: LaidOut) -> None:
         since = peer.active_at
@@ -371,28 +384,39 @@ class SendPath:
 
     def _special(self, message: PutMessage) -> None:
         """Apply delays, timers and transactions, and drop properties that clients may not set. In place."""
-        if self._delayed.admit_as_sent(message):
-            if self._plain is not None and message.topic == SCHEDULE_TOPIC:
-                delay_ms = self._store.log.schedule_tags_code(message.properties, 0)
-                self._plain.note_level(self._store.queue(message.topic, message.queue_id), delay_ms)
+        is_admitted = self._delayed.admit_as_sent(message)
+        refusal = None if is_admitted else self._half_refusal()
+        if is_admitted or (refusal is None and prepare_as_sent(message)):
+            if self._plain is not None:
+                self._note_waiting(self._plain, message)
             return
         properties = decode_properties(message.properties)
         properties.pop("POP_CK", None)
         is_tried_again = message.reconsume_times > 0 and parse_level(properties) > 0
         if properties.get("TRAN_MSG", "").lower() == "true" and not is_tried_again:
-            self._prepare(message, properties)
+            if refusal is not None:
+                raise refusal
+            prepare(message, properties)
             return
         message.properties = encode_properties(properties)
         self._delayed.admit(message, properties)
 
-    def _prepare(self, message: PutMessage, properties: dict[str, str]) -> None:
-        """Make a half message, if another transaction is allowed."""
+    def _note_waiting(self, plain: PlainSends, message: PutMessage) -> None:
+        """Let messages of the same delay level be taken undecoded, or half messages, from now on."""
+        if message.topic == SCHEDULE_TOPIC:
+            delay_ms = self._store.log.schedule_tags_code(message.properties, 0)
+            plain.note_level(self._store.queue(message.topic, message.queue_id), delay_ms)
+        elif message.topic == names.HALF_TOPIC:
+            plain.note_half(self._store.queue(message.topic, message.queue_id))
+
+    def _half_refusal(self, more: int = 1) -> BrokerError | None:
+        """Return why so many more transactions are not allowed, or None."""
         settings = self._live.current.transactions
         if settings.reject:
-            raise no_permission(f"the broker[{self._host}] sending transaction message is forbidden")
-        if self._transactions.open_count >= settings.open_max:
-            raise system_busy(f"{settings.open_max} transactions are open, end some of them first")
-        prepare(message, properties)
+            return no_permission(f"the broker[{self._host}] sending transaction message is forbidden")
+        if self._transactions.open_count + more > settings.open_max:
+            return system_busy(f"{settings.open_max} transactions are open, end some of them first")
+        return None
 
     def _retry_or_bury(self, message: PutMessage, command: TypedCommand[Send], now_ms: int) -> None:
         """Handle clients that retry by sending: too many attempts make the message a dead letter."""

@@ -6,6 +6,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from skylark.broker.error_replies import (
     illegal_operation,
     refusal_reply,
@@ -13,13 +15,19 @@ from skylark.broker.error_replies import (
     transactions_are_copied,
 )
 from skylark.broker.handlers.served_requests import serves
+from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.broker.transactions.half_messages import HalfRecord
 from skylark.clock import Clock
 from skylark.errors import BrokerError
 from skylark.model import names
 from skylark.model.message_id import parse_offset_message_id
+from skylark.protocol.codes import RequestCode, ResponseCode
+from skylark.protocol.command import DECODE_ERRORS, LENGTH_BYTES, PREFIX, PREFIX_BYTES, TypedCommand
+from skylark.protocol.frame_templates import plain_reply
 from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, EndTransaction, ResumeCheckHalfMessage
+from skylark.remoting.latency import ONEWAY, RequestLatencies
+from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.append_result import PutStatus, Refused
@@ -29,12 +37,65 @@ NOT_FOUND_REMARK = "Find prepared transaction message failed"
 BUSY_REMARK = "OS page cache busy, please try another machine"
 
 
+_START = b'{"code":37,'
+_CODE = slice(PREFIX_BYTES, PREFIX_BYTES + len(_START))
+_decode = msgspec.json.Decoder(TypedCommand[EndTransaction], strict=False).decode
+
+
+def _decode_ends(
+    buffer: bytes | bytearray | memoryview,
+) -> tuple[list[TypedCommand[EndTransaction]], list[int]]:
+    """Decode the ends of transactions at the beginning of a buffer; return them, and the ends of frames."""
+    commands: list[TypedCommand[EndTransaction]] = []
+    ends: list[int] = []
+    view, start = memoryview(buffer), 0
+    while view[start + PREFIX_BYTES : start + _CODE.stop] == _START:
+        frame_bytes, header_bytes = PREFIX.unpack_from(view, start)
+        end = start + LENGTH_BYTES + frame_bytes
+        if end > len(view) or header_bytes != frame_bytes - LENGTH_BYTES:  # cut, binary, or with a body
+            break
+        try:
+            command = _decode(view[start + PREFIX_BYTES : end])
+        except DECODE_ERRORS:
+            break
+        if command.code != RequestCode.END_TRANSACTION or command.is_response:
+            break
+        commands.append(command)
+        ends.append(end)
+        start = end
+    return commands, ends
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionHandlers:
     live: LiveSettings[BrokerSettings]
     clock: Clock
     store: MessageStore
     transactions: TransactionCoordinator
+    replication: ReplicationMaster
+    latencies: RequestLatencies
+
+    def take_ends(
+        self, peer: Peer, buffer: bytes | bytearray | memoryview, senders: dict[bytes, bytes] | None
+    ) -> tuple[int, int]:
+        """Handle the ends of recent transactions at the beginning of a read; return their bytes and number.
+
+        Nothing is taken of clients that must sign, or if acknowledgements wait for the disk or for slaves.
+        """
+        if buffer[_CODE] != _START or senders is not None or self.replication.delays_acks:
+            return 0, 0
+        commands, ends = _decode_ends(buffer)
+        count = self.transactions.end_recent([command.request for command in commands])
+        replies = [plain_reply(command.opaque) for command in commands[:count] if not command.is_oneway]
+        code = RequestCode.END_TRANSACTION
+        if replies:
+            peer.write(*replies)
+            self.latencies.count_successes(code, peer.active_at, len(replies))
+        if oneways := count - len(replies):
+            self.latencies.count(code, ResponseCode.SUCCESS, peer.active_at, oneways, result=ONEWAY)
+        if count:
+            self.store.announce()
+        return (ends[count - 1] if count else 0), count
 
     @serves(EndTransaction, on_slave=transactions_are_copied)
     def end_transaction(self, request: EndTransaction) -> Coroutine[Any, Any, None] | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from skylark.broker.clients import ProducerGroups
@@ -14,11 +17,14 @@ from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.record_loader import ReadCold
 from skylark.broker.topics import TopicTable
+from skylark.broker.transactions.end_layout import Ended, RecentHalf, lay_out_ends
 from skylark.broker.transactions.half_messages import (
     HalfMessage,
     HalfRecord,
     HalfTable,
+    find_group,
     finished_offsets,
+    half_as_sent,
     op_message,
 )
 from skylark.clock import Clock
@@ -28,14 +34,14 @@ from skylark.model import names
 from skylark.model.message import TRANSACTION_MASK, PutMessage, SystemFlag
 from skylark.model.message_id import offset_message_id
 from skylark.model.record import split
-from skylark.protocol.requests.transaction import CheckTransactionState
+from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, CheckTransactionState, EndTransaction
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
 from skylark.store.append_result import AppendedRecord, PutResult, Refused
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.message_store import MessageStore
-from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY
+from skylark.store.queue_entry import BLANK_ENTRY_SIZE, ENTRY, tags_code
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +49,11 @@ UNITS_AT_ONCE = 512
 CHECKS_AT_ONCE = 32
 """Checks before the task yields to the loop."""
 OPS_IN_A_STRETCH = 512
-RECENT_MAX = 256
-"""Half messages kept from when they are first read until they end, each of up to RECENT_BYTES_MAX."""
+RECENT_MAX = 4096
+"""Records of half messages that are kept until they end, each of up to RECENT_BYTES_MAX."""
 RECENT_BYTES_MAX = 4096
+INTERRUPTED_MAX = 4096
+"""Records of one append that ends transactions, at most."""
 
 
 class _Stretch(NamedTuple):
@@ -90,8 +98,8 @@ class TransactionCoordinator:
         """Half messages below this queue offset are in the table, or finished."""
         self._ended_unseen: set[int] = set()
         """Those above that are finished already: their senders did not wait until they can be seen."""
-        self._recent: dict[int, HalfRecord] = {}
-        """Half messages that were read a moment ago, by physical offset: most of them end at once."""
+        self._recent: dict[int, RecentHalf] = {}
+        """Half messages that came a moment ago, by physical offset: most of them end at once."""
         self._op_first = 0
         self._stretches: deque[_Stretch] = deque()
         self._stretch_ops = 0
@@ -108,7 +116,7 @@ class TransactionCoordinator:
     @property
     def open_count(self) -> int:
         """Open half messages, including those not read yet."""
-        return len(self.table) + self._queue(names.HALF_TOPIC).max_offset - self._followed
+        return len(self.table) + max(self._queue(names.HALF_TOPIC).max_offset - self._followed, 0)
 
     def open_by_topic(self) -> dict[str, int]:
         """The same by the topic they are meant for; those not looked at yet are where they wait. Any thread.
@@ -146,7 +154,7 @@ class TransactionCoordinator:
         self._followed = halves.max_offset
         self._is_loaded = True
         if len(self.table):
-            self._finish_last_commit()
+            self._finish_last_commits()
             log.info("open transactions found count=%d", len(self.table))
 
     def follow(self) -> None:
@@ -154,13 +162,35 @@ class TransactionCoordinator:
         queue = self._queue(names.HALF_TOPIC)
         for half in self._halves(queue, self._followed, self._ended_unseen):
             self.table.add(half.open())
-            if len(half.body) <= RECENT_BYTES_MAX:
-                if len(self._recent) >= RECENT_MAX:
-                    self._recent.clear()
-                self._recent[half.physical_offset] = half
+            if half.is_plain and len(half.record) <= RECENT_BYTES_MAX:
+                self._keep(half.physical_offset, RecentHalf(half.record, half.text, tags_code(half.text)))
         self._followed = max(self._followed, queue.max_offset)
         if self._ended_unseen:
             self._ended_unseen = {each for each in self._ended_unseen if each >= self._followed}
+
+    def note_stored(self, placed: Sequence[AppendedRecord], data: bytes | bytearray, start: int) -> None:
+        """Add half messages that were just stored: with the records that start at a physical offset.
+
+        Those that do not continue what is known are added by `follow`.
+        """
+        if not self._is_loaded or placed[0].queue_offset != self._followed:
+            return
+        data = bytes(data)
+        for each in placed:
+            queue_offset, physical_offset, text = each.queue_offset, each.physical_offset, each.properties
+            record = data[physical_offset - start : each.end - start]
+            half = half_as_sent(record, text, queue_offset, physical_offset)
+            if half is None:
+                return
+            self.table.add(half)
+            if each.size <= RECENT_BYTES_MAX:
+                self._keep(physical_offset, RecentHalf(record, text, each.tags_code))
+            self._followed = queue_offset + 1
+
+    def _keep(self, physical_offset: int, recent: RecentHalf) -> None:
+        if len(self._recent) >= RECENT_MAX:
+            self._recent.clear()
+        self._recent[physical_offset] = recent
 
     def save_progress(self) -> None:
         """Commit the progress in both queues as offsets of a group, as RocketMQ does."""
@@ -226,22 +256,22 @@ class TransactionCoordinator:
             self._stretch_ops = 0
         self._stretch_ops += 1
 
-    def _finish_last_commit(self) -> None:
-        """Finish the commit that a crash interrupted: the last record of the log, without its op message."""
-        store = self._store
-        ends = []
-        for queue in list(store.queues.values()):
-            unit = queue.entry(queue.max_offset - 1) if queue.max_offset > queue.min_offset else None
-            if unit is not None and unit[1] != BLANK_ENTRY_SIZE:
-                ends.append(unit[0])
-        try:
-            last = HalfRecord(store.reader.record_at(max(ends)))
-        except (ValueError, OffsetOutOfRange, CorruptRecord):
-            return
-        offsets = self.table.of_key(last.key)
-        if last.head[7] & TRANSACTION_MASK == SystemFlag.TRANSACTION_COMMIT and offsets:
-            log.warning("commit finished after a crash queue_offset=%d", offsets[-1])
-            self._finish(offsets)
+    def _finish_last_commits(self) -> None:
+        """Finish commits that a crash interrupted: the last records of the log, without their op message."""
+        latest_first = heapq.merge(*map(_places_backwards, list(self._store.queues.values())), reverse=True)
+        finished: list[int] = []
+        for physical_offset in islice(latest_first, INTERRUPTED_MAX):
+            try:
+                record = HalfRecord(self._store.reader.record_at(physical_offset))
+            except (OffsetOutOfRange, CorruptRecord):
+                break
+            offsets = self.table.of_key(record.key)
+            if record.head[7] & TRANSACTION_MASK != SystemFlag.TRANSACTION_COMMIT or not offsets:
+                break
+            finished += offsets
+        if finished:
+            log.warning("commits finished after a crash queue_offsets=%s", finished)
+            self._finish(finished)
 
     # --- Ending ---
 
@@ -261,9 +291,7 @@ class TransactionCoordinator:
         result = self._replace(message, offsets)
         if isinstance(result, Refused):
             return result
-        self.commits[record.real_topic] += 1
-        age_s = (self._clock.now_ms() - record.born_ms) // 1000
-        self.commit_times.setdefault(record.real_topic, Histogram(TRANSACTION_S)).add(max(age_s, 0))
+        self._count_commits(record.real_topic, (self._clock.now_ms() - record.born_ms) // 1000)
         return None
 
     def roll_back(self, record: HalfRecord) -> None:
@@ -272,6 +300,68 @@ class TransactionCoordinator:
         if offsets:
             self._finish(offsets)
             self.rollbacks[record.real_topic] += 1
+
+    def end_recent(self, ends: Sequence[EndTransaction]) -> int:
+        """End as many of the first transactions as are recent and need no more checks; return the number.
+
+        They are stored with one write. None is ended while the store refuses that: others say why.
+        """
+        if not self._is_loaded:
+            return 0
+        self.follow()
+        ended: list[Ended] = []
+        for end in ends:
+            found = self._ended(end)
+            if found is None:
+                break
+            ended.append(found)
+            del self._recent[end.physical_offset]  # the same end may come twice
+        ops, owed = self._queue(names.HALF_OP_TOPIC), self._owed
+        lay_out = partial(lay_out_ends, ended, owed, ops, self._host)
+        laid_out = self._store.append_laid_out(lay_out) if ended else None
+        count = 0 if laid_out is None else laid_out.frames
+        for half, recent, _ in ended[count:]:
+            self._keep(half.physical_offset, recent)
+        if laid_out is not None:
+            (placed,) = laid_out.results
+            self._stats.count_puts(placed[:-1])
+            self._note_finished([half.queue_offset for half, _, _ in ended[:count]], placed[-1])
+            self._count_recent(ended[:count])
+        return count
+
+    def _ended(self, end: EndTransaction) -> Ended | None:
+        """Return what ends if that needs no more checks, or None."""
+        half, recent = self.table.lone(end.queue_offset), self._recent.get(end.physical_offset)
+        if (
+            half is None
+            or recent is None
+            or half.physical_offset != end.physical_offset
+            or end.producer_group.encode() != find_group(recent.text)
+        ):
+            return None
+        if end.commit_or_rollback == ROLLBACK:
+            return Ended(half, recent, None)
+        topic, queue_id = half.real_topic, half.real_queue_id
+        if queue_id is None or not 0 <= queue_id < self._topics.plain.get(topic, 0):
+            return None
+        queue = self._store.queues.get((topic, queue_id))
+        is_usual = end.commit_or_rollback == COMMIT and queue is not None and not queue.is_special
+        return Ended(half, recent, queue) if is_usual else None
+
+    def _count_recent(self, ended: Sequence[Ended]) -> None:
+        now_ms = self._clock.now_ms()
+        kinds = Counter(
+            [(half.real_topic, queue is None, (now_ms - half.born_ms) // 1000) for half, _, queue in ended]
+        )
+        for (topic, is_rolled_back, age_s), times in kinds.items():
+            if is_rolled_back:
+                self.rollbacks[topic] += times
+            else:
+                self._count_commits(topic, age_s, times)
+
+    def _count_commits(self, topic: str, age_s: int, times: int = 1) -> None:
+        self.commits[topic] += times
+        self.commit_times.setdefault(topic, Histogram(TRANSACTION_S)).add(max(age_s, 0), times)
 
     def _open_offsets(self, record: HalfRecord) -> list[int]:
         self.follow()
@@ -283,7 +373,7 @@ class TransactionCoordinator:
     def _replace(self, message: PutMessage, finished: list[int]) -> PutResult:
         """Append a message that takes the place of half messages, and behind it what finishes them.
 
-        Nothing comes between the two: see `_finish_last_commit`. Without the message there is no op message.
+        Nothing comes between the two: see `_finish_last_commits`. Without the message there is no op message.
         """
         placed, op = self._store.append([message, self._op(finished)], together=True)
         self._stats.count_puts([placed])
@@ -344,9 +434,9 @@ class TransactionCoordinator:
     def read_now(self, physical_offset: int) -> HalfRecord | None:
         """Return the half message at a physical offset, or None. May block."""
         recent = self._recent.pop(physical_offset, None)
-        if recent is not None:
-            return recent
         try:
+            if recent is not None:
+                return HalfRecord(recent.record)
             return HalfRecord(self._store.reader.record_at(physical_offset))
         except (OffsetOutOfRange, CorruptRecord):
             return None
@@ -386,6 +476,14 @@ class TransactionCoordinator:
                 body=record.question(again, placed.queue_offset, placed.physical_offset),
             )
         )
+
+
+def _places_backwards(queue: ConsumeQueue) -> Iterator[int]:
+    """Yield the physical offsets of a queue's records, the last one first."""
+    for queue_offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
+        unit = queue.entry(queue_offset)
+        if unit is not None and unit[1] != BLANK_ENTRY_SIZE:
+            yield unit[0]
 
 
 def _op_offsets(record: bytes) -> list[int]:

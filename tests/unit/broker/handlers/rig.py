@@ -16,7 +16,7 @@ from skylark.protocol.bodies import TopicRouteData
 from skylark.protocol.command import Encoding, RemotingCommand, decode_header, encode
 from skylark.protocol.connection import Connection, Limits
 from skylark.protocol.request import Request
-from skylark.remoting.server import BatchRoute, Peer, RemotingServer
+from skylark.remoting.server import BatchRoute, Peer, RemotingServer, Routes
 from skylark.settings import BrokerSettings
 from skylark.store.append_result import AppendedRecord
 from skylark.store.disk import Disk
@@ -68,14 +68,14 @@ class Wire(asyncio.Transport):
 class Client:
     """A connected peer, and what was written to it."""
 
-    def __init__(self, server: RemotingServer, port: int) -> None:
+    def __init__(self, server: RemotingServer, port: int, routes: Routes | None = None) -> None:
         self.wire = Wire(port)
-        self.peer = Peer(server, {})
+        self.peer = Peer(server, routes or {})
         self.peer.connection_made(self.wire)
 
-    def deliver(self, command: RemotingCommand) -> None:
-        """Let the peer receive a command."""
-        self.peer.data_received(b"".join(encode(command)))
+    def deliver(self, *commands: RemotingCommand) -> None:
+        """Let the peer receive commands in one read."""
+        self.peer.data_received(b"".join(part for command in commands for part in encode(command)))
 
     async def taken(self) -> list[RemotingCommand]:
         """Return what the broker has written, once the loop has come round."""
@@ -124,8 +124,9 @@ class Rig:
         self._ports = iter(range(40_000, 50_000))
         self.client = self.connect()
 
-    def connect(self) -> Client:
-        return Client(self._server, next(self._ports))
+    def connect(self, routes: Routes | None = None) -> Client:
+        """With routes, what the client sends is handled."""
+        return Client(self._server, next(self._ports), routes)
 
     def close(self) -> None:
         self.broker.store.close()

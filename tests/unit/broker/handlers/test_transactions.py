@@ -47,7 +47,7 @@ def half(rig: Rig, key: str = "K1", body: bytes = b"body", **properties: str) ->
     return rig.append(message)
 
 
-async def end(rig: Rig, placed: AppendedRecord, how: int = COMMIT, **changes: Any) -> RemotingCommand:
+def _end(placed: AppendedRecord, how: int = COMMIT, **changes: Any) -> EndTransaction:
     members: dict[str, Any] = {
         "producer_group": "PG",
         "queue_offset": placed.queue_offset,
@@ -56,7 +56,11 @@ async def end(rig: Rig, placed: AppendedRecord, how: int = COMMIT, **changes: An
         "msg_id": "K1",
         **changes,
     }
-    return await rig.ask(EndTransaction(**members))
+    return EndTransaction(**members)
+
+
+async def end(rig: Rig, placed: AppendedRecord, how: int = COMMIT, **changes: Any) -> RemotingCommand:
+    return await rig.ask(_end(placed, how, **changes))
 
 
 def online(rig: Rig, group: str = "PG") -> Client:
@@ -105,6 +109,39 @@ async def test_sf_076_what_is_rolled_back_is_never_seen(rig: Rig) -> None:
     await check(rig)
     assert delivered(rig) == []
     assert [op.body for op in rig.stored(names.HALF_OP_TOPIC)] == [b"0,"]
+
+
+async def test_ends_of_one_read_are_one_write_each_with_its_own_reply(rig: Rig) -> None:
+    """Those before the first that needs a closer look: of another group, ended already, not to be found."""
+    await end(rig, half(rig, "K0", b"0"))  # its queue is known now
+    placed = [half(rig, f"K{number}", b"%d" % number) for number in range(1, 7)]
+    copy = half(rig, "K6", b"6")
+    hows = [COMMIT, COMMIT, ROLLBACK, COMMIT, COMMIT]
+    requests = [_end(each, how) for each, how in zip(placed[:5], hows, strict=True)]
+    requests += [_end(placed[0]), _end(placed[4], producer_group="others"), _end(copy)]
+    client = rig.connect(rig.routes)
+    commands = [each.to_command(oneway=number == 1) for number, each in enumerate(requests)]
+    for opaque, command in enumerate(commands):
+        command.opaque = opaque
+    end_of_log = rig.broker.store.log.appended
+    client.deliver(*commands)
+    answers = {each.opaque: (each.code, each.remark) for each in await client.taken()}
+    assert answers == {
+        **dict.fromkeys((0, 2, 3, 4, 5, 7), (0, None)),
+        6: (1, "The producer group wrong"),
+    }
+    assert delivered(rig) == [b"0", b"1", b"2", b"4", b"5", b"6"]
+    assert [op.body for op in rig.stored(names.HALF_OP_TOPIC)] == [b"0,", b"1,2,3,4,5,", b"6,7,"]
+    messages = rig.stored("T", 1)
+    assert [each.prepared_transaction_offset for each in messages[1:5]] == [
+        placed[number].physical_offset for number in (0, 1, 3, 4)
+    ]
+    assert messages[1].physical_offset == end_of_log
+    transactions = rig.broker.transactions
+    assert (transactions.open_count, dict(transactions.commits), dict(transactions.rollbacks)) == (
+        0, {"T": 6}, {"T": 1},
+    )  # fmt: skip
+    assert transactions.commit_times["T"].count == 6
 
 
 @pytest.mark.parametrize(("how", "seen"), [(COMMIT, [b"body"]), (ROLLBACK, [])])
