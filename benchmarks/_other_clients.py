@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
@@ -40,8 +41,9 @@ class ClientProcess:
         self.name = name
         self._warm_up_s = warm_up_s
         self.cell_names: list[str] = []
+        self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
 
     def __enter__(self) -> Self:
@@ -53,7 +55,7 @@ class ClientProcess:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        with self._process:
+        with self._errors, self._process:
             pass
 
     def _read(self, first: str) -> list[str]:
@@ -62,7 +64,10 @@ class ClientProcess:
         for line in self._process.stdout:
             if line.startswith(f"{first} "):
                 return line.split()[1:]
-        raise RuntimeError(f"the {self.name} client has ended")
+        self._process.wait()
+        self._errors.seek(0)
+        last = self._errors.read().strip().splitlines()[-1:]
+        raise RuntimeError(f"the {self.name} client has ended: {' '.join(last) or self._process.returncode}")
 
     def answer(self, cell: str, seconds: float) -> list[float]:
         """Raises RuntimeError if the program has ended."""

@@ -107,18 +107,33 @@ def peer_client(name: str, path: Path) -> Iterator[MeasuredClient]:
 
 
 def measured(
-    clients: Sequence[MeasuredClient], cells: Sequence[str], seconds: float, rounds: int
+    clients: Sequence[MeasuredClient],
+    cells: Sequence[str],
+    seconds: float,
+    rounds: int,
+    left_out: dict[str, str],
 ) -> dict[str, dict[str, list[Figure]]]:
-    """Figures by cell and client. A round before the first one counts for nothing: programs warm up in it."""
+    """Figures by cell and client. A round before the first one counts for nothing: programs warm up in it.
+
+    A client that ends early is left out from then on, with the reason; ours must not.
+    """
     found: dict[str, dict[str, list[Figure]]] = {}
     for number in range(rounds + 1):
         for client in clients:
+            name = client.process.name
             for cell in client.process.cell_names:
-                if cells and cell not in cells:
+                if name in left_out or (cells and cell not in cells):
                     continue
-                figure = client.figure(cell, seconds)
+                try:
+                    figure = client.figure(cell, seconds)
+                except RuntimeError as error:
+                    if name == OURS:
+                        raise
+                    left_out[name] = f"{error} (cell {cell}, round {number})"
+                    continue
+                print(f"{number} {name:16} {cell:16} {figure.per_s:>10,.0f}/s", file=sys.stderr)
                 if number:
-                    found.setdefault(cell, {}).setdefault(client.process.name, []).append(figure)
+                    found.setdefault(cell, {}).setdefault(name, []).append(figure)
     return found
 
 
@@ -141,7 +156,8 @@ def ratios(found: dict[str, dict[str, list[Figure]]]) -> dict[str, dict[str, flo
         our_rounds = found.get(ours, {}).get(OURS)
         their_rounds = found.get(theirs, {}).get(JUDGE)
         if our_rounds and their_rounds:
-            times = [one.per_s / other.per_s for one, other in zip(our_rounds, their_rounds, strict=True)]
+            # One that ended early has fewer rounds.
+            times = [one.per_s / other.per_s for one, other in zip(our_rounds, their_rounds, strict=False)]
             median = round(statistics.median(times), 2)
             result[f"{ours} / {JUDGE} {theirs}"] = {
                 "median": median, "lowest": round(min(times), 2), "highest": round(max(times), 2),
@@ -171,7 +187,7 @@ def main() -> None:
                 clients.append(stack.enter_context(peer_client(name, path)))
             except UNAVAILABLE as error:
                 left_out[name] = str(error)
-        found = measured(clients, arguments.cells, arguments.seconds, arguments.rounds)
+        found = measured(clients, arguments.cells, arguments.seconds, arguments.rounds, left_out)
     conditions = {"seconds": arguments.seconds, "rounds": arguments.rounds, "body_bytes": BODY_BYTES}
     cells = {
         cell: {client: summary(figures) for client, figures in of_cell.items()}

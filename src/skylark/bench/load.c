@@ -13,8 +13,9 @@
 
    TEXTS (compiled with -DSECURE; "" for none) makes the frames signed. It is a file of texts behind their length
    in four bytes: the secret, then for each frame what is signed of its header, with the same places; "@SIGNED@" in
-   a frame becomes the HMAC-SHA1 of its text and its body. With TRUSTED, a file of CAs, the connection is TLS, and
-   the server's certificate must have the NAME, an address or a host ("": any certificate, TRUSTED may be "", too).
+   a frame becomes the HMAC-SHA1 of its text and its body. Signed sends of a closed loop are made before the run, and
+   come again, with their numbers. With TRUSTED, a file of CAs, the connection is TLS, and the server's certificate
+   must have the NAME, an address or a host ("": any certificate, TRUSTED may be "", too).
 
    With a RATE of frames a second (open loop), frame k is due at k / RATE and timed from then, however late
    it is sent: what was due before the end is sent after it. With 0 (closed loop) a frame is sent as soon as an answer makes room for it.
@@ -58,7 +59,8 @@ enum {
     RECORD_QUEUE_OFFSET = 20,
     PULL_OFFSET_MOVED = 21, /* an answer's code: go on where it says */
     SIGNATURE_BYTES = 28,
-    STOCK_MAX = 64, /* frames that are signed before there is room for them */
+    STOCK_MAX = 2048, /* signed frames that are sent in turn */
+    OPAQUE_FIRST = 1000000000,
 };
 
 enum slot { OPAQUE, NUMBER, OFFSET, DUE, PLACED, QUEUED, SIGNED };
@@ -85,7 +87,7 @@ static bool pulling, oneway, stamped, ending; /* ending: the last frame ends a t
 static long long placed, queued;     /* offsets of the message that it ends */
 static int *idle, idle_count; /* queues without a pull in flight */
 static struct sent ring[RING];
-static int last_opaque, in_flight;
+static int last_opaque = OPAQUE_FIRST, in_flight;
 static uint32_t last_number;
 static char *in, *out;
 static size_t in_bytes, out_from, out_to;
@@ -337,7 +339,7 @@ static size_t put_frame(char *start, int template, int opaque, uint64_t due)
 static int next_opaque(void)
 {
     do
-        last_opaque = last_opaque == INT32_MAX ? 1 : last_opaque + 1;
+        last_opaque = last_opaque == INT32_MAX ? OPAQUE_FIRST : last_opaque + 1;
     while (ring[last_opaque % RING].opaque);
     return last_opaque;
 }
@@ -357,29 +359,34 @@ static void ask(int template, uint64_t due)
     note_sent(template, opaque, put_frame(out + out_to, template, opaque, due), due);
 }
 
-/* Signing takes as long as the rest of a frame. It is done while answers are awaited, or the server would wait for it. */
-static struct stocked { int opaque, template; size_t bytes; char *frame; } stock[STOCK_MAX];
-static int stock_first, stock_count;
+/* Signing takes longer than the rest of a frame, and the server would wait for it. So signed frames are made before the
+   run and sent again and again, each time with another opaque: it is not signed, and always has ten digits. */
+static struct stocked { int template; size_t bytes, opaque_at; char *frame; } stock[STOCK_MAX];
+static int stock_count, stock_next;
 
-static void fill_stock(size_t frame_bytes_max, int wanted)
+static void fill_stock(size_t frame_bytes_max)
 {
-    for (; stock_count < wanted; stock_count++) {
-        struct stocked *place = &stock[(stock_first + stock_count) % STOCK_MAX];
-        if (!place->frame)
-            place->frame = malloc(frame_bytes_max);
-        place->opaque = next_opaque();
-        place->template = (int)((sent_count + stock_count) % template_count);
-        place->bytes = put_frame(place->frame, place->template, place->opaque, 0);
+    static const char KEY[] = "\"opaque\":";
+    for (; stock_count < STOCK_MAX; stock_count++) {
+        struct stocked *place = &stock[stock_count];
+        place->frame = malloc(frame_bytes_max);
+        place->template = stock_count % template_count;
+        place->bytes = put_frame(place->frame, place->template, OPAQUE_FIRST, 0);
+        const char *at = memmem(place->frame, place->bytes, KEY, sizeof KEY - 1);
+        if (!at)
+            die("a frame without an opaque");
+        place->opaque_at = (size_t)(at - place->frame) + sizeof KEY - 1;
     }
 }
 
 static void send_stocked(uint64_t due)
 {
-    struct stocked *place = &stock[stock_first];
+    struct stocked *place = &stock[stock_next];
+    int opaque = next_opaque();
     memcpy(out + out_to, place->frame, place->bytes);
-    note_sent(place->template, place->opaque, place->bytes, due);
-    stock_first = (stock_first + 1) % STOCK_MAX;
-    stock_count--;
+    write_decimal(out + out_to + place->opaque_at, opaque);
+    note_sent(place->template, opaque, place->bytes, due);
+    stock_next = (stock_next + 1) % stock_count;
 }
 
 static void send_next(uint64_t due)
@@ -738,6 +745,8 @@ static void run(char **arguments, int count)
     uint64_t length = (uint64_t)(atof(arguments[6]) * 1e9), tick = 0;
     long long frames_max = atoll(arguments[7]);
     size_t frame_bytes_max = find_frame_bytes_max();
+    if (texts && !(pulling || oneway || stamped || ending || rate > 0))
+        fill_stock(frame_bytes_max);
     for (;;) {
         uint64_t now = now_ns();
         if (!began && !ended && now >= begin) {
@@ -767,8 +776,6 @@ static void run(char **arguments, int count)
             break;
         if (oneway && is_written && !ended && !(rate > 0))
             continue;
-        if (texts && !(pulling || oneway || stamped || ending || rate > 0) && is_more)
-            fill_stock(frame_bytes_max, window < STOCK_MAX ? window : STOCK_MAX);
         bool has_room = is_written && in_flight < window && is_more;
         wait_for_answers(connection, rate > 0 && has_room ? due_at(start, rate, sent_count) : 0);
     }

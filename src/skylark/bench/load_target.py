@@ -28,6 +28,7 @@ STORED_POLL_S = 0.05
 CALL_TIMEOUT_S = 30
 ASKED_AT_ONCE = 256
 FILL_TIMEOUT_S = 120
+BUSY_PAUSE_S = 0.5
 FILL_BATCH = 32
 FILL_IN_FLIGHT = 16
 FILL_FRAME_BYTES = 1 << 20
@@ -79,9 +80,9 @@ class LoadTarget:
         return self.client.run(load, watch, self._cpu)
 
     def fill(self, load: Load, messages: int) -> None:
-        """Store at least this many messages for pulls of this load, repeating what a busy broker rejects.
+        """Store at least this many messages for pulls of this load, waiting while a busy broker rejects them.
 
-        Raises LoadFailed if nothing more is stored, or not the number that was acknowledged.
+        Raises LoadFailed if nothing more is stored for two minutes, or not the number that was acknowledged.
         """
         batch = max(min(FILL_BATCH, FILL_FRAME_BYTES // max(load.body_bytes, 1)), 1)
         fill = replace(
@@ -91,11 +92,16 @@ class LoadTarget:
         self.create(load)
         stored = self.stored(load)
         end = stored + messages
+        deadline = time.monotonic() + FILL_TIMEOUT_S
         while stored < end:
             counted = self.run(replace(fill, messages_max=end - stored))
             expected = stored + counted.acknowledged * batch
             stored = self.wait_stored(load, expected)
-            if stored != expected or counted.unexpected or not counted.acknowledged:
+            if counted.acknowledged:
+                deadline = time.monotonic() + FILL_TIMEOUT_S
+            if counted.refused:
+                time.sleep(BUSY_PAUSE_S)  # its disk has to keep up first
+            if stored != expected or counted.unexpected or time.monotonic() > deadline:
                 wrong = "; ".join(discrepancies(counted, expected, stored))
                 raise LoadFailed(f"cannot store the backlog: {wrong}")
 
