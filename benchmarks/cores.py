@@ -47,6 +47,10 @@ def one_of_apache(path: Path) -> Iterator[list[str]]:
         yield [address] * CLIENTS
 
 
+class VoidRound(Exception):
+    """Messages that were sent, acknowledged and stored differ in number; or sends were refused."""
+
+
 class Pair:
     """The targets of two clients, loaded at the same time."""
 
@@ -67,10 +71,10 @@ class Pair:
             target.close()
 
     def measure(self, cell: Cell, seconds: float) -> dict[str, float]:
-        """Raises RuntimeError for a round that is void."""
+        """Raises VoidRound if counts differ."""
         rounds = list(self._threads.map(lambda target: target.measure_cell(cell, seconds), self._targets))
         if wrong := [reason for _, reasons in rounds for reason in reasons]:
-            raise RuntimeError("; ".join(wrong))
+            raise VoidRound("; ".join(wrong))
         rates = [figures["messages_per_s"] or 0.0 for figures, _ in rounds]
         # Each client counts the time of its broker's process for its own messages.
         costs = [figures["broker_cpu_us"] or 0.0 for figures, _ in rounds]
@@ -133,14 +137,19 @@ def main() -> None:
                     pair.measure(cell, arguments.warm_up / len(cells))
             for _ in range(arguments.rounds):
                 for cell in cells:
-                    for pair in pairs:
-                        figures = pair.measure(cell, arguments.seconds)
-                        found[cell.name].setdefault(pair.name, []).append(figures)
-    except (RocketMQError, RuntimeError, pytest.skip.Exception, pytest.fail.Exception) as error:
+                    try:
+                        figures = {pair.name: pair.measure(cell, arguments.seconds) for pair in pairs}
+                    except VoidRound as void:
+                        print(f"{cell.name} VOID: {void}", file=sys.stderr)
+                        continue
+                    for name, each in figures.items():
+                        found[cell.name].setdefault(name, []).append(each)
+                        print(f"{cell.name:16} {name:8} {each['messages_per_s']:>9,.0f}/s", file=sys.stderr)
+    except (RocketMQError, VoidRound, pytest.skip.Exception, pytest.fail.Exception) as error:
         sys.exit(f"benchmark: {error}")
     conditions = {"cores": describe().cores, "clients": CLIENTS}
     conditions |= {"seconds": arguments.seconds, "rounds": arguments.rounds}
-    cells_found = {name: summary(rounds) for name, rounds in found.items()}
+    cells_found = {name: summary(rounds) for name, rounds in found.items() if rounds}
     report("cores", {"conditions": conditions, "cells": cells_found})
 
 

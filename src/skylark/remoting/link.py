@@ -119,14 +119,20 @@ class Link(asyncio.Protocol):
             raise ConnectionLost(self.address, "already closed")
         waiter: asyncio.Future[RemotingCommand] = self._loop.create_future()
         opaque = self._codec.reserve_opaque(waiter)
+        deadline = self._loop.time() + timeout_s
+        expiry: asyncio.TimerHandle | None = None  # asyncio.timeout costs twice as much
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.wait_writable()
-                self.write(*self._frame(request, opaque))
-                reply = await waiter
+            if not self.is_writable:
+                async with asyncio.timeout_at(deadline):
+                    await self.wait_writable()
+            self.write(*self._frame(request, opaque))
+            expiry = self._loop.call_at(deadline, _expire, waiter)
+            reply = await waiter
         except TimeoutError:
             raise RequestTimeout(self.address, request.code.name, round(timeout_s * 1000)) from None
         finally:
+            if expiry is not None:
+                expiry.cancel()
             self._codec.take_waiter(opaque)
         return request.result(reply)
 
@@ -248,6 +254,11 @@ class Link(asyncio.Protocol):
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+
+def _expire(waiter: asyncio.Future[RemotingCommand]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 def error_reply(command: Command, error: Exception) -> RemotingCommand:

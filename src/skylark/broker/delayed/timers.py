@@ -622,4 +622,6 @@ class DelayedMessages:
 
     def admit_as_sent(self, message: PutMessage) -> bool:
         """As `admit`, without parsing the properties; False if nothing is asked for, or parsing is needed."""
-        return self._levels.delay_as_sent(message) or self._timers.admit_as_sent(message)
+        if message.properties.find(b"TIMER_") >= 0:
+            return self._timers.admit_as_sent(message)
+        return self._levels.delay_as_sent(message)
