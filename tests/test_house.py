@@ -19,7 +19,7 @@ SOURCE = ROOT / "src"
 LAYERS = {
     "_version": 0,
     "_compiled": 0,
-    "accelerator": 0,
+    "accelerator": 1,
     "errors": 0,
     "settings": 0,
     "histogram": 0,
