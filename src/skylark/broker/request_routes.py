@@ -26,6 +26,7 @@ from skylark.broker.handlers.transactions import TransactionHandlers
 from skylark.broker.replication.role import Role
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.connection import header_start
 from skylark.remoting.link import Answer, Handler
 from skylark.remoting.server import BatchRoute, Peer, Routes
 
@@ -203,7 +204,10 @@ def fast_routes(handlers: Sequence[object], sends: SendPath, offsets: OffsetHand
     for each in handlers:
         routes |= routes_of(each, role)
     ends = next(each for each in handlers if isinstance(each, TransactionHandlers))
-    takers = (sends.take_plain, ends.take_ends) if sends.takes_plain else (ends.take_ends,)
+    takers = {header_start(RequestCode.END_TRANSACTION): ends.take_ends}
+    if sends.takes_plain:
+        codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        takers |= dict.fromkeys(map(header_start, codes), sends.take_plain)
     single = BatchRoute(sends.send, take_frames=takers)
     return {
         **routes,

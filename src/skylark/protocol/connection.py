@@ -50,13 +50,18 @@ class _HotDecoder(NamedTuple):
 
 
 _HOT_BY_CODE = {request.code.value: request for request in HOT_REQUESTS}
-# Java and clients with its member order start a header with the code: twelve bytes select the decoder.
-_PEEK_BYTES = 12
+HEADER_START_BYTES = 12
+"""Java, and clients with its member order, start a header with the code: these bytes tell requests apart."""
+
+
+def header_start(code: int) -> bytes:
+    """Return the beginning of a header with its members in the order of Java."""
+    return (b'{"code":%d,"extFields' % code)[:HEADER_START_BYTES]
 
 
 def _hot_decoders(types: Mapping[int, type[Request[Any]]]) -> dict[bytes, _HotDecoder]:
     return {
-        (b'{"code":%d,"extFields' % code)[:_PEEK_BYTES]: _HotDecoder(
+        header_start(code): _HotDecoder(
             code,
             msgspec.json.Decoder(TypedCommand[request], strict=False).decode,  # type: ignore[valid-type]
         )
@@ -216,7 +221,9 @@ class Connection(Generic[W]):
                 return start
             header = view[header_start:header_end]
             command: Command | None = None
-            hot = hot_decoders and hot_decoders.get(bytes(buffer[header_start : header_start + _PEEK_BYTES]))
+            hot = hot_decoders and hot_decoders.get(
+                bytes(buffer[header_start : header_start + HEADER_START_BYTES])
+            )
             if hot and word == header_bytes:  # the encoding is JSON
                 try:
                     command = hot.decode(header)

@@ -16,14 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import cycle
 from typing import Any, NamedTuple, Protocol
 
 from skylark.errors import RemoteProtocolError
 from skylark.model.message import pack_host
 from skylark.protocol.codes import ResponseCode
-from skylark.protocol.command import SERVER_LANGUAGE, RemotingCommand, TypedCommand
-from skylark.protocol.connection import HOT_REQUESTS, Command, Limits, typed_command
+from skylark.protocol.command import PREFIX_BYTES, SERVER_LANGUAGE, RemotingCommand, TypedCommand
+from skylark.protocol.connection import HEADER_START_BYTES, HOT_REQUESTS, Command, Limits, typed_command
 from skylark.protocol.signature import SignedSend
 from skylark.remoting.address import join_address
 from skylark.remoting.latency import ONEWAY, SUCCESS, UNKNOWN_CODE, WRITE_FAILED, RequestLatencies
@@ -243,8 +242,8 @@ class BatchRoute:
 
     handle: BatchHandler
     commands_max: int = 1_024
-    take_frames: tuple[TakeFrames, ...] = ()
-    """Each continues where another one stops."""
+    take_frames: Mapping[bytes, TakeFrames] = field(default_factory=dict)
+    """By `header_start` of the first frame, of any requests; one continues where another one stops."""
 
 
 Routes = Mapping[int, Handler | BatchRoute]
@@ -286,7 +285,7 @@ class Peer(Link):
         self._receive = self._codec.receive
         self._taken = 0  # frames of the current read that were handled undecoded
         taking = [route.take_frames for route in routes.values() if isinstance(route, BatchRoute)]
-        self._takers: tuple[TakeFrames, ...] = next(filter(None, taking), ())
+        self._takers: Mapping[bytes, TakeFrames] = next(filter(None, taking), {})
         self._visitor: GateVisitor | None = None
         self._early_bytes = EARLY_BYTES
         self.host = ""
@@ -414,26 +413,36 @@ class Peer(Link):
 
     def _take_frames(self, buffer: bytes | bytearray) -> int:
         """Handle the first frames that need no decoding; return their end. Replies leave after the read."""
-        if self._server.rate is not None or self._waiting or not self.is_writable:
+        if (
+            self._taker(buffer, 0) is None
+            or self._server.rate is not None
+            or self._waiting
+            or not self.is_writable
+        ):
             return 0
         senders = None if self._visitor is None else self._visitor.senders()
         if senders is not None and not senders:
             return 0
         self.active_at = self._loop.time()
         self._gathering = True
-        end = refused = 0
+        end, stopped = 0, None
         try:
-            for take in cycle(self._takers):
+            while (take := self._taker(buffer, end)) is not None and take is not stopped:
                 rest = memoryview(buffer)[end:] if end else buffer
                 taken_bytes, frames = take(self, rest, senders)
+                if not frames:
+                    break
                 end += taken_bytes
                 self._taken += frames
-                refused = 1 if frames else refused + 1  # one that stops takes no more at once
-                if refused >= len(self._takers) or end == len(buffer):
-                    break
+                stopped = take  # it would take no more at once
         finally:
             self._gathering = False
         return end
+
+    def _taker(self, buffer: bytes | bytearray, start: int) -> TakeFrames | None:
+        """Return what handles the frame at a position, if it need not be decoded here."""
+        header = start + PREFIX_BYTES
+        return self._takers.get(bytes(buffer[header : header + HEADER_START_BYTES]))
 
     def _admitted(self, visitor: GateVisitor, data: bytes) -> list[Command]:
         """Decide about all requests of one read; answer the refused ones and return the others."""

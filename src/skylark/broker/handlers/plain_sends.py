@@ -32,13 +32,11 @@ def _addresses() -> bytes | None:
 
 _FUNCTIONS = _addresses()
 _SUCCESS = b'{"code":0'
-_STARTS = (b'{"code":310,', b'{"code":320,')
 _HALF_PLACE = b"\n\n"
 _LOOKED_FOR = (
     b"TAGS", b"UNIQ_KEY", b"REAL_", b"TIMER_", b"DELAY", b"TRAN_MSG", b"POP_CK", b"__transactionId__",
 )  # fmt: skip
 """Names of properties that Python looks for among those of the broker, too."""
-_START_BYTES = PREFIX_BYTES + len(_STARTS[0])
 
 
 Place = tuple[ConsumeQueue, bytes, int, int, bool, int]
@@ -111,11 +109,6 @@ class PlainSends:
 
 def _place(queue: ConsumeQueue, delay_ms: int = 0) -> Place:
     return queue, queue.topic_part, queue.magic, queue.queue_id, queue.is_batched, delay_ms
-
-
-def is_send(buffer: bytes | bytearray | memoryview) -> bool:
-    """Return whether the first frame may be a plain send, before anything is done for it."""
-    return buffer[PREFIX_BYTES:_START_BYTES] in _STARTS
 
 
 def is_lone_frame(buffer: bytes | bytearray | memoryview) -> bool:

@@ -26,7 +26,7 @@ from skylark.broker.error_replies import (
     system_error,
 )
 from skylark.broker.groups import SubscriptionGroups
-from skylark.broker.handlers.plain_sends import PlainSends, is_lone_frame, is_send, with_code
+from skylark.broker.handlers.plain_sends import PlainSends, is_lone_frame, with_code
 from skylark.broker.monitoring.stats import BrokerStats
 from skylark.broker.replication.master import ReplicationMaster
 from skylark.broker.replication.role import Role
@@ -209,7 +209,6 @@ class SendPath:
         plain, waits = self._plain, self._replication.delays_acks
         if (
             plain is None
-            or not is_send(buffer)
             or self._admitted_edition is not self._topics.edition
             or len(peer.packed_host) != HOST_V4_BYTES
             or (waits and is_lone_frame(buffer))

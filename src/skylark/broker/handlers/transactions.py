@@ -24,6 +24,7 @@ from skylark.model import names
 from skylark.model.message_id import parse_offset_message_id
 from skylark.protocol.codes import RequestCode, ResponseCode
 from skylark.protocol.command import DECODE_ERRORS, LENGTH_BYTES, PREFIX, PREFIX_BYTES, TypedCommand
+from skylark.protocol.connection import HEADER_START_BYTES, header_start
 from skylark.protocol.frame_templates import plain_reply
 from skylark.protocol.requests.transaction import COMMIT, ROLLBACK, EndTransaction, ResumeCheckHalfMessage
 from skylark.remoting.latency import ONEWAY, RequestLatencies
@@ -37,8 +38,7 @@ NOT_FOUND_REMARK = "Find prepared transaction message failed"
 BUSY_REMARK = "OS page cache busy, please try another machine"
 
 
-_START = b'{"code":37,'
-_CODE = slice(PREFIX_BYTES, PREFIX_BYTES + len(_START))
+_START = header_start(RequestCode.END_TRANSACTION)
 _decode = msgspec.json.Decoder(TypedCommand[EndTransaction], strict=False).decode
 
 
@@ -49,7 +49,7 @@ def _decode_ends(
     commands: list[TypedCommand[EndTransaction]] = []
     ends: list[int] = []
     view, start = memoryview(buffer), 0
-    while view[start + PREFIX_BYTES : start + _CODE.stop] == _START:
+    while view[start + PREFIX_BYTES : start + PREFIX_BYTES + HEADER_START_BYTES] == _START:
         frame_bytes, header_bytes = PREFIX.unpack_from(view, start)
         end = start + LENGTH_BYTES + frame_bytes
         if end > len(view) or header_bytes != frame_bytes - LENGTH_BYTES:  # cut, binary, or with a body
@@ -82,7 +82,7 @@ class TransactionHandlers:
 
         Nothing is taken of clients that must sign, or if acknowledgements wait for the disk or for slaves.
         """
-        if buffer[_CODE] != _START or senders is not None or self.replication.delays_acks:
+        if senders is not None or self.replication.delays_acks:
             return 0, 0
         commands, ends = _decode_ends(buffer)
         count = self.transactions.end_recent([command.request for command in commands])
