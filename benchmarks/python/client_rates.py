@@ -28,7 +28,8 @@ TUNED = {"fetch.queue.backoff.ms": 1}
 """By default librdkafka waits a second before it fetches again, once its queue was full."""
 TOPIC = "benchmark"
 BACKLOG_TOPIC = "backlog"
-FILL_TIMEOUT_S = 60.0
+FILL_TIMEOUT_S = 180.0
+TOPIC_TIMEOUT_S = 60.0
 
 Result = tuple[int, float, float]
 """Messages, seconds, and seconds of processor time of this process."""
@@ -105,7 +106,17 @@ class ConfluentKafka(Client):
         self._done = 0
         self._producer = self._new_producer(**{"linger.ms": 5})
         self._lone = self._new_producer(**{"linger.ms": 0})
+        for topic in (TOPIC, BACKLOG_TOPIC):
+            self._create(topic)
         self._send(BACKLOG_TOPIC, self.backlog)
+
+    def _create(self, topic: str) -> None:
+        """Have the server create a topic: messages that come before it are failed by a slow one."""
+        deadline = time.monotonic() + TOPIC_TIMEOUT_S
+        while (error := self._producer.list_topics(topic).topics[topic].error) is not None:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"topic {topic} is not created: {error}")
+            time.sleep(0.1)
 
     def _new_producer(self, **settings: int) -> Any:
         return self._kafka.Producer({"bootstrap.servers": self._address, "acks": "all", **settings})
