@@ -73,6 +73,20 @@ def costed(spark: Any, cell: Callable[[], int], server: str | None, costs: list[
     return rows
 
 
+def costs_in_turn(
+    spark: Any, cells: Mapping[str, Callable[[], int]], rounds: int = ROUNDS
+) -> dict[str, dict[str, Any]]:
+    """As `rates_in_turn`, with what a row costs Spark's processes."""
+    costs: dict[str, list[dict[str, float]]] = {name: [] for name in cells}
+    costing = {name: partial(costed, spark, cell, None, costs[name]) for name, cell in cells.items()}
+    found = rates_in_turn(costing, rounds)
+    for name, each in costs.items():
+        found[name]["cpu_us_per_row"] = {
+            part: round(statistics.median(cost[part] for cost in each[1:]), 2) for part in ("jvm", "workers")
+        }
+    return found
+
+
 def _cpu_us(jvm: int, server: str | None) -> dict[str, float]:
     """Processor time so far: Spark's JVM, its Python workers, and the server."""
     served = None if server is None else ListeningProcess(server).cpu_us()
@@ -241,20 +255,13 @@ def _same_batches_source(options: dict[str, str], rows: int) -> type[DataSource]
 
 def growth_cells(spark: Any, options: Mapping[str, str], rows: int) -> dict[str, Any]:
     """Batches of seven columns into nothing by 1, 2, 4 and 8 tasks at once, each with a worker of its own."""
-    costs: dict[str, list[dict[str, float]]] = {str(tasks): [] for tasks in TASKS}
 
     def read(tasks: str) -> int:
         exactly = {**options, "minPartitions": tasks, "maxTasks": tasks}
         _read(spark, exactly, SEVEN).write.format("noop").mode("overwrite").save()
         return rows
 
-    cells = {tasks: partial(costed, spark, partial(read, tasks), None, costs[tasks]) for tasks in costs}
-    found = rates_in_turn(cells)
-    for tasks, each in costs.items():
-        found[tasks]["cpu_us_per_row"] = {
-            part: round(statistics.median(cost[part] for cost in each[1:]), 2) for part in ("jvm", "workers")
-        }
-    return found
+    return costs_in_turn(spark, {str(tasks): partial(read, str(tasks)) for tasks in TASKS})
 
 
 def rows_to_write(spark: Any, rows: int, body_bytes: int) -> Any:

@@ -6,11 +6,11 @@
     python -m benchmarks.lake --peer kafka [--rows 1000000]
 
 The engine of `skylark lake` alone, on one core; with `--spark` also the job `skylark spark archive`, on all
-cores. What is compared is measured in turn; the ratios of the medians are printed. `--topics` measures how
-long a turn of the service takes, idle and with a message in each topic, for a number of topics; `--backlog`
-how much memory the service takes for a backlog of so many gibibytes of bodies in a broker. With `--peer
-kafka` the job is measured beside Kafka's topic to Parquet by Spark and its connector: the same rows, seven
-columns, zstd.
+cores, with the processor time of a row, which `skylark plan` uses. What is compared is measured in turn; the
+ratios of the medians are printed. `--topics` measures how long a turn of the service takes, idle and with a
+message in each topic, for a number of topics; `--backlog` how much memory the service takes for a backlog of
+so many gibibytes of bodies in a broker. With `--peer kafka` the job is measured beside Kafka's topic to
+Parquet by Spark and its connector: the same rows, seven columns, zstd.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import _spark_peer as peer
 from benchmarks._common import report
-from benchmarks._spark_cells import SEVEN, rates_in_turn
+from benchmarks._spark_cells import SEVEN, costs_in_turn, rates_in_turn
 from benchmarks.spark import BROKER_SETTINGS, QUEUES, TOPIC, fill
 from skylark.bench.machine import anonymous_bytes, scratch
 from skylark.html_report import Chart, Section, drawing
@@ -128,7 +128,7 @@ def measure(where: Path, rows: int, body_bytes: int, *, with_spark: bool) -> dic
                     for origin, source in inputs.items()
                     for place, make in places.items()
                 }
-                results["job"] = rates_in_turn(jobs, SPARK_ROUNDS)
+                results["job"] = costs_in_turn(spark, jobs, SPARK_ROUNDS)
     shutil.rmtree(where)
     results["ratios"] = {
         f"{kind}, {origin}: s3 of directory": round(
