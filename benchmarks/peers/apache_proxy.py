@@ -13,6 +13,8 @@ from skylark.processes import HOST, PortReservation, Server, listens
 
 PROXY_POM = Path(__file__).parent / "drivers" / "pom-proxy-5.3.3.xml"
 """Version 5.3.3: proxy and broker."""
+PROXY_5_5_POM = Path(__file__).parent / "drivers" / "pom-proxy-5.5.0.xml"
+"""The first version with lite topics, in cluster mode only."""
 PROXY_HEAP_MB = 512
 PROXY_CLASS = "org.apache.rocketmq.proxy.ProxyStartup"
 CONNECT_TIMEOUT_S = 1.0

@@ -18,6 +18,7 @@ from grpclib.client import UnaryUnaryMethod
 
 from skylark.broker.broker import Broker
 from skylark.errors import BrokerError
+from skylark.model.lite_topic import light_queue_of
 from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.requests.group import GetConsumerConnectionList, GetProducerConnectionList
 from skylark.protocol.requests.offset import UpdateConsumerOffset
@@ -608,6 +609,101 @@ async def test_receive_refuses_what_it_cannot_do(rig: Rig) -> None:
         assert (status.code, messages) == (code, []), changes
     status, _ = await rig.client.receive("absent", "G")
     assert status.code == Code.TOPIC_NOT_FOUND
+
+
+# --- Lite topics ---
+
+
+async def lite_names(rig: Rig, **attributes: str) -> tuple[str, str]:
+    """Make a parent topic and a group for its lite topics."""
+    topic = await rig.topic("parent", "LITE")
+    named = {f"+{name.replace('_', '.')}": value for name, value in attributes.items()}
+    config = SubscriptionGroupConfig(group_name="LG", attributes={"+lite.bind.topic": topic, **named})
+    rig.broker.groups.update(config, now_ms=rig.broker.clock.now_ms())
+    return topic, config.group_name
+
+
+def lite_request(topic: str, group: str, *lite_topics: str, **members: Any) -> Any:
+    return v2.SyncLiteSubscriptionRequest(
+        topic=resource(topic), group=resource(group), lite_topic_set=lite_topics, **members
+    )
+
+
+async def received_lite(client: GrpcTestClient, topic: str, group: str, count: int) -> list[Any]:
+    """Receive so many messages, renewed as for a push consumer."""
+    found: list[Any] = []
+    async with asyncio.timeout(60):
+        while len(found) < count:
+            found += (await client.receive(topic, group, auto_renew=True))[1]
+    return found
+
+
+async def test_lite_topics_are_subscribed_received_and_acknowledged(rig: Rig) -> None:
+    topic, group = await lite_names(rig, lite_sub_client_quota="5")
+    settings = consumer_settings(group, topic, client_type=ClientType.LITE_PUSH_CONSUMER)
+    async with rig.client.telemetry(settings) as stream:
+        subscription = stream.settings.subscription
+        assert (subscription.lite_subscription_quota, subscription.max_lite_topic_size) == (5, 64)
+        await rig.client.ok("SyncLiteSubscription", lite_request(topic, group, "one"))
+        heartbeat = v2.HeartbeatRequest(group=resource(group), client_type=ClientType.LITE_PUSH_CONSUMER)
+        await rig.client.ok("Heartbeat", heartbeat)
+        for lite_topic, body in (("one", b"1a"), ("two", b"2a"), ("one", b"1b")):
+            message = new_message(topic, body, message_type=MessageType.LITE, lite_topic=lite_topic)
+            assert (await rig.client.send(message)).status.code == Code.OK
+        first, second = await received_lite(rig.client, topic, group, 2)
+        assert [each.body for each in (first, second)] == [b"1a", b"1b"]
+        system = second.system_properties
+        assert (system.lite_topic, system.message_type, system.queue_offset) == ("one", MessageType.LITE, 1)
+        assert dict(second.user_properties) == {}
+        # Java's client names the lite topic when it acknowledges, and not when it gives back.
+        change = v2.ChangeInvisibleDurationRequest(
+            group=resource(group), topic=resource(topic), receipt_handle=system.receipt_handle
+        )
+        change.invisible_duration.FromMilliseconds(100)
+        await rig.client.ok("ChangeInvisibleDuration", change)
+        done = v2.AckMessageRequest(group=resource(group), topic=resource(topic))
+        done.entries.add(receipt_handle=first.system_properties.receipt_handle, lite_topic="one")
+        await rig.client.ok("AckMessage", done)
+        (again,) = await received_lite(rig.client, topic, group, 1)
+        assert (again.body, again.system_properties.delivery_attempt) == (b"1b", 2)
+        name = light_queue_of(topic, "one")
+        assert rig.broker.offsets.query(name, group, 0) == 1
+        (connection,) = (await rig.remoting.ask(GetConsumerConnectionList(group))).connection_set
+        assert connection.client_id == rig.client.client_id
+        await rig.client.ok("NotifyClientTermination", v2.NotifyClientTerminationRequest())
+        await until(lambda: not rig.broker.lite_pops.subscriptions.clients)
+
+
+async def test_a_lite_topic_that_another_client_takes_is_unsubscribed(rig: Rig) -> None:
+    topic, group = await lite_names(rig, lite_sub_model="Exclusive")
+    settings = consumer_settings(group, topic, client_type=ClientType.LITE_PUSH_CONSUMER)
+    async with (
+        rig.client.telemetry(settings) as stream,
+        GrpcTestClient(rig.proxy.address) as other,
+        other.telemetry(settings),
+    ):
+        await rig.client.ok("SyncLiteSubscription", lite_request(topic, group, "mine"))
+        await other.ok("SyncLiteSubscription", lite_request(topic, group, "mine"))
+        command = await stream.receive()
+        assert command.notify_unsubscribe_lite_command.lite_topic == "mine"
+
+
+async def test_lite_topics_that_cannot_be_are_refused(rig: Rig) -> None:
+    topic, group = await lite_names(rig)
+    sync = "SyncLiteSubscription"
+    unknown, _ = await rig.client.code(sync, lite_request(topic, group, "one"))
+    assert unknown is Code.UNRECOGNIZED_CLIENT_TYPE
+    settings = consumer_settings(group, topic, client_type=ClientType.LITE_PUSH_CONSUMER)
+    async with rig.client.telemetry(settings):
+        for lite_topic in ("a b", "a$b", "x" * 65, " "):
+            code, _ = await rig.client.code(sync, lite_request(topic, group, lite_topic))
+            assert code is Code.ILLEGAL_LITE_TOPIC, lite_topic
+            message = new_message(topic, message_type=MessageType.LITE, lite_topic=lite_topic)
+            assert (await rig.client.send(message)).status.code == Code.ILLEGAL_LITE_TOPIC
+        normal = await rig.topic("T")
+        for wrong in (new_message(topic), new_message(normal, lite_topic="one")):
+            code = (await rig.client.send(wrong)).status.code
+            assert code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
 # --- As Apache's proxy ---

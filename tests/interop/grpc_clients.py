@@ -10,8 +10,10 @@ import pytest
 
 from benchmarks.peers.java import DRIVERS, jvm_command
 from skylark.processes import GroupProcess
+from tests.interop.grpc_servers import GrpcServers
 from tests.support.foreign import cargo_binary, go_program, node_modules, virtualenv
 from tests.support.java import compiled
+from tests.support.names import fresh_name
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 150
@@ -30,7 +32,11 @@ TOPIC_KINDS = {
     "delay": "DELAY",
     "transaction": "TRANSACTION",
     PRIORITY: "PRIORITY",
+    "lite": "LITE",
+    "lite-retry": "LITE",
+    "lite-exclusive": "LITE",
 }
+LITE_SCENARIOS = tuple(name for name, kind in TOPIC_KINDS.items() if kind == "LITE")
 SIMPLE = ("normal", "fifo", "delay", "transaction", "filter")
 """What every client can do."""
 
@@ -68,6 +74,17 @@ class OfficialClient:
             text = process.log_text()
             verdicts = [line for line in text.splitlines() if line.startswith(("PASS", "FAIL"))]
             return verdicts[-1] if verdicts else text[-2000:]
+
+
+def names_for(servers: GrpcServers, scenario: str, topic: str = "", queues: int = 4) -> tuple[str, str]:
+    """Make a topic and a group as the scenario wants them."""
+    kind = TOPIC_KINDS.get(scenario, "NORMAL")
+    topic = servers.create_topic(topic or fresh_name(scenario.replace("-", "_")), kind, queues)
+    attributes = {"lite_bind_topic": topic} if kind == "LITE" else {}
+    if scenario == "lite-exclusive":
+        attributes["lite_sub_model"] = "Exclusive"
+    retries = 1 if scenario == "dead-letter" else 16
+    return topic, servers.create_group(f"G_{topic}", is_ordered=kind == "FIFO", retries=retries, **attributes)
 
 
 def _java(home: Path, *words: str) -> list[str]:

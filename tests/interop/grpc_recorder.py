@@ -2,9 +2,9 @@
 
     python -m tests.interop.grpc_recorder OUTPUT_DIRECTORY
 
-starts Apache's name server and proxy 5.3.3 in local mode, puts a recorder before the proxy, and runs
-scenarios of the drivers for Java and Python. Routes are rewritten on the way to the client, after they were
-recorded, so that clients stay with the recorder.
+starts Apache's name server and proxy 5.3.3 in local mode (for lite topics 5.5.0 in cluster mode), puts a
+recorder before the proxy, and runs scenarios of the drivers for Java and Python. Routes are rewritten on the
+way to the client, after they were recorded, so that clients stay with the recorder.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from skylark.proxy.grpc_server import GrpcServer
 from skylark.proxy.schema import SERVICE, v2
 from skylark.remoting.address import split_address
 from skylark.settings.proxy import ProxySettings
-from tests.interop.grpc_clients import CLIENTS, TOPIC_KINDS
-from tests.interop.grpc_servers import GrpcServers
+from tests.interop.grpc_clients import CLIENTS, names_for
+from tests.interop.grpc_servers import LIGHT_QUEUES, SETTINGS, GrpcServers
 
-RUNS = (
-    ("java", "normal"),
-    ("java", "transaction"),
-    ("java", "delay"),
-    ("java", "invisible"),
-    ("python", "normal"),
-)
+RUNS = {
+    "apache-local": (
+        ("java", "normal"),
+        ("java", "transaction"),
+        ("java", "delay"),
+        ("java", "invisible"),
+        ("python", "normal"),
+    ),
+    "apache-proxy-5.5.0": (("java", "lite"), ("java", "lite-exclusive")),
+}
 KEPT_METADATA = ("x-mq-", "authorization", "grpc-timeout", "user-agent", "te", "content-type")
 TIMEOUT_S = 150
 
@@ -137,24 +140,24 @@ class Recorder:
 
 async def record(output: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        home = Path(scratch)
-        with GrpcServers("apache-local", home / "servers") as servers:
-            for language, scenario in RUNS:
-                kind = TOPIC_KINDS.get(scenario, "NORMAL")
-                topic = servers.create_topic(f"{language}_{scenario}", kind, queues=2)
-                recorder = Recorder(servers.endpoints)
-                port = await recorder.server.listen()
-                words = (f"127.0.0.1:{port}", scenario, topic, f"G_{topic}", "plain")
-                command = CLIENTS[language].command(home, *words)
-                driver = await asyncio.create_subprocess_exec(*command, env={"HOME": scratch})
-                async with asyncio.timeout(TIMEOUT_S):
-                    code = await driver.wait()
-                await recorder.close()
-                text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in recorder.lines)
-                (output / f"{language}-{scenario}.jsonl.gz").write_bytes(
-                    gzip.compress(text.encode(), mtime=0)
-                )
-                sys.stderr.write(f"{language} {scenario}: exit code {code}, {len(recorder.lines)} messages\n")
+        for kind, runs in RUNS.items():
+            with GrpcServers(kind, Path(scratch) / kind, {**SETTINGS, **LIGHT_QUEUES}) as servers:
+                for language, scenario in runs:
+                    await _record(servers, language, scenario, Path(scratch), output)
+
+
+async def _record(servers: GrpcServers, language: str, scenario: str, home: Path, output: Path) -> None:
+    topic, group = names_for(servers, scenario, f"{language}_{scenario.replace('-', '_')}", queues=2)
+    recorder = Recorder(servers.endpoints)
+    port = await recorder.server.listen()
+    command = CLIENTS[language].command(home, f"127.0.0.1:{port}", scenario, topic, group, "plain")
+    driver = await asyncio.create_subprocess_exec(*command, env={"HOME": str(home)})
+    async with asyncio.timeout(TIMEOUT_S):
+        code = await driver.wait()
+    await recorder.close()
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in recorder.lines)
+    (output / f"{language}-{scenario}.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    sys.stderr.write(f"{language} {scenario}: exit code {code}, {len(recorder.lines)} messages\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,13 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.peers.apache import ApacheNameServer
-from benchmarks.peers.apache_proxy import CONNECT_TIMEOUT_S, PROXY_POM, ApacheLocalProxy, ApacheProxy
+from benchmarks.peers.apache_proxy import (
+    CONNECT_TIMEOUT_S,
+    PROXY_5_5_POM,
+    PROXY_POM,
+    ApacheLocalProxy,
+    ApacheProxy,
+)
 from skylark.processes import HOST, PortReservation, Server, listens, python_command
 from skylark.protocol.bodies import SubscriptionGroupConfig
 from skylark.protocol.requests.group import UpdateAndCreateSubscriptionGroup
@@ -17,16 +23,21 @@ from skylark.protocol.requests.topic import UpdateAndCreateTopic
 from skylark.remoting.blocking_connection import BlockingConnection
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import PATIENT, SMALL, ApacheServers
+from tests.interop.versions import MAIN
 from tests.support.java import jars_of
 from tests.support.skylark_servers import SkylarkServers
 
 KINDS = ("skylark", "skylark-proxy", "apache-proxy", "apache-local")
+LITE_KINDS = ("skylark", "skylark-proxy-5.5.0", "apache-proxy-skylark", "apache-proxy-5.5.0")
+"""Servers with lite topics: ours, our proxy before Apache's broker, Apache's proxy before ours, Apache's."""
 SETTINGS: dict[str, str | int] = {
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 2000,
     "autoCreateTopicEnable": "false",
     "enablePropertyFilter": "true",
 }
+LIGHT_QUEUES: dict[str, str | int] = {"enableLmq": "true", "enableMultiDispatch": "true"}
+"""Without them Apache's brokers keep no messages of lite topics."""
 APACHE: dict[str, str | int] = {**PATIENT, "reviveQueueNum": 2, "timerFlushIntervalMs": 60_000}
 
 
@@ -121,17 +132,22 @@ class GrpcServers:
         self._stack = ExitStack()
         self._proxy: Server | None = None
         self._servers: ServeWithGrpc | ApacheServers | ApacheLocalServers
-        if kind == "skylark":
-            self._servers = ServeWithGrpc(directory, settings)
-        elif kind == "apache-local":
+        front, _, behind = kind.partition("-proxy")
+        version = behind.removeprefix("-") or MAIN
+        if kind == "apache-local":
             self._servers = ApacheLocalServers(directory, {**APACHE, **settings})
+        elif kind == "skylark" or version == "skylark":
+            self._servers = ServeWithGrpc(directory, settings)
         else:
-            self._servers = ApacheServers(directory, {**APACHE, **settings})
-            home = directory / "proxy"
-            if kind == "skylark-proxy":
-                self._proxy = SkylarkProxy(home, self._servers.name_server)
-            else:
-                self._proxy = ApacheProxy(jars_of(PROXY_POM), home, self._servers.name_server)
+            self._servers = ApacheServers(directory, {**APACHE, **settings}, version)
+        home, name_server = directory / "proxy", self._servers.name_server
+        if kind in (front, "apache-local"):
+            return
+        if front == "skylark":
+            self._proxy = SkylarkProxy(home, name_server)
+        else:
+            pom = PROXY_POM if version == MAIN else PROXY_5_5_POM
+            self._proxy = ApacheProxy(jars_of(pom), home, name_server)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -148,9 +164,9 @@ class GrpcServers:
 
     @property
     def endpoints(self) -> str:
-        if isinstance(self._servers, ApacheServers):
-            assert self._proxy is not None
+        if self._proxy is not None:
             return self._proxy.address
+        assert not isinstance(self._servers, ApacheServers)
         return self._servers.endpoints
 
     @property
@@ -184,9 +200,15 @@ class GrpcServers:
             connection.call(request)
         return topic
 
-    def create_group(self, group: str, *, is_ordered: bool = False, retries: int = 16) -> str:
+    def create_group(
+        self, group: str, *, is_ordered: bool = False, retries: int = 16, **attributes: str
+    ) -> str:
+        """Make a group. Names of attributes have an underscore for each dot."""
         config = SubscriptionGroupConfig(
-            group_name=group, consume_message_orderly=is_ordered, retry_max_times=retries
+            group_name=group,
+            consume_message_orderly=is_ordered,
+            retry_max_times=retries,
+            attributes={f"+{name.replace('_', '.')}": value for name, value in attributes.items()},
         )
         with BlockingConnection(self.broker) as connection:
             connection.call(UpdateAndCreateSubscriptionGroup(config))

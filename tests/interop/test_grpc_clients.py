@@ -13,10 +13,16 @@ import pytest
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.pull import PULL_SUBSCRIPTION, PullMessage
 from skylark.remoting.blocking_connection import BlockingConnection
-from tests.interop.grpc_clients import CLIENTS, PRIORITY, TIMEOUT_S, TOPIC_KINDS
-from tests.interop.grpc_servers import KINDS, SETTINGS, GrpcServers, ServeWithGrpc
+from tests.interop.grpc_clients import CLIENTS, LITE_SCENARIOS, PRIORITY, TIMEOUT_S, names_for
+from tests.interop.grpc_servers import (
+    KINDS,
+    LIGHT_QUEUES,
+    LITE_KINDS,
+    SETTINGS,
+    GrpcServers,
+    ServeWithGrpc,
+)
 from tests.support.foreign import BUILD_TIMEOUT_S
-from tests.support.names import fresh_name
 
 SCENARIOS = [
     pytest.param(client.name, scenario, marks=client.mark, id=f"{client.name}-{scenario}")
@@ -45,14 +51,6 @@ def grpc_servers(
         yield running
 
 
-def names_for(servers: GrpcServers, scenario: str) -> tuple[str, str]:
-    """A topic and a group as the scenario wants them."""
-    kind = TOPIC_KINDS.get(scenario, "NORMAL")
-    topic = servers.create_topic(fresh_name(scenario.replace("-", "_")), kind)
-    retries = 1 if scenario == "dead-letter" else 16
-    return topic, servers.create_group(f"G_{topic}", is_ordered=kind == "FIFO", retries=retries)
-
-
 @pytest.mark.parametrize(("client", "scenario"), SCENARIOS)
 def test_client(grpc_servers: GrpcServers, client: str, scenario: str, tmp_path: Path) -> None:
     topic, group = names_for(grpc_servers, scenario)
@@ -78,6 +76,21 @@ def test_java_client_sends_and_receives_by_priority(tmp_path: Path) -> None:
     with GrpcServers("skylark", tmp_path / "servers") as servers:
         words = (servers.endpoints, PRIORITY, *names_for(servers, PRIORITY), "plain")
         assert CLIENTS["java"].outcome(tmp_path / "client", *words) == "PASS"
+
+
+@pytest.fixture(scope="module", params=LITE_KINDS)
+def lite_servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GrpcServers]:
+    settings = {**SETTINGS, **LIGHT_QUEUES}
+    with GrpcServers(request.param, tmp_path_factory.mktemp("servers"), settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("scenario", LITE_SCENARIOS)
+def test_java_client_uses_lite_topics(lite_servers: GrpcServers, scenario: str, tmp_path: Path) -> None:
+    words = (lite_servers.endpoints, scenario, *names_for(lite_servers, scenario), "plain")
+    assert CLIENTS["java"].outcome(tmp_path, *words) == "PASS"
 
 
 @pytest.mark.parametrize("client", TLS_CLIENTS)

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skylark.model.message import PutMessage, encode_properties, pack_host
+from skylark.model.lite_topic import light_queue_of
+from skylark.model.message import PutMessage, SystemFlag, encode_properties, pack_host
 from skylark.model.record import BatchColumns, BatchElement
 from skylark.settings import StoreSettings
 from skylark.store import dispatch
@@ -35,6 +36,7 @@ TOPICS = st.sampled_from(
 TAGS = st.sampled_from(["", "red", "green", "订单", "polygenelubricants"])
 KEYS = st.sampled_from(["", "one", "two", "one two", " one  three "])
 HOSTS = st.sampled_from([pack_host("10.0.0.1", 1), pack_host("2001:db8::1", 2)])
+LIGHT_QUEUES = st.sampled_from(["", light_queue_of("alpha", "one"), light_queue_of("alpha", "two")])
 # None, compressed, multi-tags, the three transaction states, host bits that lie.
 FLAGS = st.sampled_from([0, 0, 0, 0x1, 0x2, 0x4, 0x8, 0xC, 0x30, 0x101])
 
@@ -53,13 +55,16 @@ def properties(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def messages(draw: st.DrawFn) -> PutMessage:
+    topic, flags = draw(TOPICS), draw(FLAGS)
+    takes_light = topic == "alpha" and not flags & SystemFlag.TRANSACTION_PREPARED
     return PutMessage(
-        draw(TOPICS),
+        topic,
         draw(st.integers(0, 1)),
         draw(st.binary(max_size=4)) * draw(st.sampled_from([1, 20, 100])),
         draw(properties()),
-        sys_flag=draw(FLAGS),
+        sys_flag=flags,
         born_host=draw(HOSTS),
+        light_queue=draw(LIGHT_QUEUES) if takes_light else "",
     )
 
 

@@ -18,7 +18,7 @@ from skylark.admin.offsets import AsyncOffsets
 from skylark.admin.overview import AsyncOverview
 from skylark.admin.pipelines import AsyncPipelines
 from skylark.admin.server_calls import ServerCalls
-from skylark.admin.topics import AsyncTopics
+from skylark.admin.topics import AsyncLiteTopics, AsyncTopics
 from skylark.admin.users import AsyncAcls, AsyncUsers
 from skylark.client.blocking_client import BlockingClient
 from skylark.client.session.routes import TopicRoute
@@ -76,6 +76,7 @@ class AsyncAdmin:
         self.brokers = AsyncBrokers(self._servers)
         self.topics = AsyncTopics(self._servers)
         self.groups = AsyncGroups(self._servers)
+        self.lite_topics = AsyncLiteTopics(self._servers)
         self.clients = AsyncClients(self._servers)
         self.offsets = AsyncOffsets(self._servers)
         self.messages = AsyncMessages(self._servers, self.groups, self.clients)
@@ -186,6 +187,15 @@ class Topics(_Part[AsyncTopics]):
     groups = _waiting(AsyncTopics.groups)
     order = _waiting(AsyncTopics.order)
     set_order = _waiting(AsyncTopics.set_order)
+
+
+class LiteTopics(_Part[AsyncLiteTopics]):
+    on_broker = _waiting(AsyncLiteTopics.on_broker)
+    parent = _waiting(AsyncLiteTopics.parent)
+    find = _waiting(AsyncLiteTopics.find)
+    subscriptions = _waiting(AsyncLiteTopics.subscriptions)
+    lag = _waiting(AsyncLiteTopics.lag)
+    look_again = _waiting(AsyncLiteTopics.look_again)
 
 
 class Groups(_Part[AsyncGroups]):
@@ -329,6 +339,7 @@ class Admin(BlockingClient[AsyncAdmin]):
         self.brokers = Brokers(self, inner.brokers)
         self.topics = Topics(self, inner.topics)
         self.groups = Groups(self, inner.groups)
+        self.lite_topics = LiteTopics(self, inner.lite_topics)
         self.clients = Clients(self, inner.clients)
         self.offsets = Offsets(self, inner.offsets)
         self.messages = Messages(self, inner.messages)

@@ -10,7 +10,13 @@ from skylark.admin.results import Gathered, Group, GroupProgress
 from skylark.admin.server_calls import ServerCalls
 from skylark.errors import BadName, ClientError
 from skylark.model.names import dead_letter_topic, group_name_error, retry_topic
-from skylark.protocol.bodies import ConsumeTimeSpan, RequestMode, SubscriptionData, SubscriptionGroupList
+from skylark.protocol.bodies import (
+    ConsumeTimeSpan,
+    RequestMode,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+)
 from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.client import GetAllMessageRequestMode, SetMessageRequestMode
 from skylark.protocol.requests.group import (
@@ -46,7 +52,7 @@ class AsyncGroups:
         wanted = Group(group) if isinstance(group, str) else group
         _check(wanted.name)
         targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
-        request = UpdateAndCreateSubscriptionGroup(wanted.to_config())
+        request = UpdateAndCreateSubscriptionGroup(_request_of(wanted))
         (await self._servers.ask_each(targets, request)).complete(f"create group {wanted.name}")
 
     async def create_all(
@@ -55,7 +61,7 @@ class AsyncGroups:
         """Create several groups with one request to each broker. Raises BadName, SomeServersFailed."""
         for group in groups:
             _check(group.name)
-        body = SubscriptionGroupList(group_config_list=[group.to_config() for group in groups])
+        body = SubscriptionGroupList(group_config_list=[_request_of(group) for group in groups])
         targets = await self._servers.targets_to_change(cluster=cluster, broker=broker)
         gathered = await self._servers.ask_each(targets, UpdateAndCreateSubscriptionGroupList(body))
         gathered.complete(f"create {len(groups)} groups")
@@ -76,7 +82,7 @@ class AsyncGroups:
             if known is None:
                 return False
             wanted = replace(Group.read(known), **changes)
-            await self._servers.ask(address, UpdateAndCreateSubscriptionGroup(wanted.to_config()))
+            await self._servers.ask(address, UpdateAndCreateSubscriptionGroup(_request_of(wanted)))
             return True
 
         found = (await self._servers.gather(targets, change)).complete(f"update group {group}")
@@ -186,6 +192,13 @@ class AsyncGroups:
         found = gathered.complete(f"read the time spans of group {group}").values()
         spans = (span for spans in found for span in spans.consume_time_span_set)
         return sorted(spans, key=lambda span: span.message_queue)
+
+
+def _request_of(group: Group) -> SubscriptionGroupConfig:
+    """Return a group as brokers are asked to make it: each attribute is a change."""
+    config = group.to_config()
+    config.attributes = {f"+{name.removeprefix('+')}": value for name, value in group.attributes.items()}
+    return config
 
 
 def _check(group: str) -> None:

@@ -11,6 +11,19 @@ from skylark.errors import BadName, BrokerError
 from skylark.model.names import topic_name_error
 from skylark.protocol.bodies import PERM_READ_WRITE, MessageQueue, TopicConfig, TopicConfigList
 from skylark.protocol.codes import ResponseCode
+from skylark.protocol.requests.lite import (
+    BrokerLiteInfo,
+    GetBrokerLiteInfo,
+    GetLiteClientInfo,
+    GetLiteGroupInfo,
+    GetLiteTopicInfo,
+    GetParentTopicInfo,
+    LiteClientInfo,
+    LiteGroupInfo,
+    LiteTopicInfo,
+    ParentTopicInfo,
+    TriggerLiteDispatch,
+)
 from skylark.protocol.requests.name_server import (
     DeleteKvConfig,
     DeleteTopicInNamesrv,
@@ -36,6 +49,9 @@ from skylark.protocol.requests.topic import (
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 QUEUES = 8
+
+LITE_TOPICS_SHOWN = 20
+"""Lite topics with the largest lag that are shown."""
 
 
 class AsyncTopics:
@@ -245,3 +261,54 @@ class AsyncTopics:
 def _check(topic: str) -> None:
     if fault := topic_name_error(topic):
         raise BadName("topic", topic, fault)
+
+
+class AsyncLiteTopics:
+    """Part of `AsyncAdmin`. `topic` is the parent; answers are by the address of each of its brokers."""
+
+    def __init__(self, servers: ServerCalls) -> None:
+        self._servers = servers
+
+    async def on_broker(self, broker: str) -> BrokerLiteInfo:
+        """Numbers of one broker: lite topics, subscriptions, parents and their groups."""
+        return await self._servers.ask(await self._servers.target(broker), GetBrokerLiteInfo())
+
+    async def parent(self, topic: str) -> Mapping[str, ParentTopicInfo]:
+        """How many lite topics a parent has, when they expire, and its groups. Raises SomeServersFailed."""
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), GetParentTopicInfo(topic)
+        )
+        return gathered.complete(f"read the lite topics of {topic}")
+
+    async def find(self, topic: str, lite_topic: str) -> Mapping[str, LiteTopicInfo]:
+        """Offsets and subscribers of a lite topic. Raises NoRoute, SomeServersFailed."""
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), GetLiteTopicInfo(topic, lite_topic)
+        )
+        return gathered.complete(f"read lite topic {lite_topic}")
+
+    async def subscriptions(self, topic: str, group: str, client_id: str) -> Mapping[str, LiteClientInfo]:
+        """The lite topics that a client subscribes. Raises NoRoute, SomeServersFailed."""
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), GetLiteClientInfo(topic, group, client_id)
+        )
+        return gathered.complete(f"read the subscriptions of client {client_id}")
+
+    async def lag(
+        self, topic: str, group: str, lite_topic: str | None = None, *, top: int = LITE_TOPICS_SHOWN
+    ) -> Mapping[str, LiteGroupInfo]:
+        """The lag of a group in a lite topic, or in all: those with the largest, by number and by age.
+
+        Raises NoRoute, SomeServersFailed.
+        """
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), GetLiteGroupInfo(group, lite_topic, top)
+        )
+        return gathered.complete(f"read the lag of group {group}")
+
+    async def look_again(self, topic: str, group: str, client_id: str | None = None) -> None:
+        """Let brokers look for messages of a group, or of one client. Raises NoRoute, SomeServersFailed."""
+        gathered = await self._servers.ask_each(
+            await self._servers.brokers_of(topic), TriggerLiteDispatch(group, client_id)
+        )
+        gathered.complete(f"look for messages of group {group}")

@@ -28,6 +28,7 @@ from skylark.protocol.bodies import (
 from skylark.protocol.codes import RequestCode
 from skylark.protocol.command import Buffer, RemotingCommand
 from skylark.protocol.requests.client import Heartbeat
+from skylark.protocol.requests.lite import LiteSubscriptionChanges
 from skylark.protocol.requests.pop import BatchAckBody
 
 PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
@@ -123,6 +124,12 @@ def _acknowledged(body: Buffer) -> Iterator[NeededAccess]:
         yield from _of([ack.group], model.group, SUB)
 
 
+def _lite_subscriptions(body: Buffer) -> Iterator[NeededAccess]:
+    for change in decode_body(body, LiteSubscriptionChanges).subscription_set if body else ():
+        yield from _of([change.topic], model.topic, SUB)
+        yield from _of([change.group], model.group, SUB)
+
+
 # --- The table ---
 
 _SEND_V2: Row = (_topic("b", PUB),)
@@ -158,6 +165,14 @@ RIGHTS: Mapping[int, Row] = {
     _CODE.PEEK_MESSAGE: _POP,
     _CODE.CHANGE_MESSAGE_INVISIBLETIME: _POP,
     _CODE.NOTIFICATION: _POP,
+    _CODE.POP_LITE_MESSAGE: _POP,
+    _CODE.LITE_SUBSCRIPTION_CTL: (_lite_subscriptions,),
+    _CODE.GET_BROKER_LITE_INFO: _CLUSTER_GET,
+    _CODE.GET_PARENT_TOPIC_INFO: (_topic("topic", GET),),
+    _CODE.GET_LITE_TOPIC_INFO: (_topic("parentTopic", GET),),
+    _CODE.GET_LITE_CLIENT_INFO: (_topic("parentTopic", GET), _group("group", GET)),
+    _CODE.GET_LITE_GROUP_INFO: (_group("group", GET),),
+    _CODE.TRIGGER_LITE_DISPATCH: (_group("group", UPDATE),),
     _CODE.POP_ROLLBACK: _CLUSTER_UPDATE,
     _CODE.POLLING_INFO: (_group("consumerGroup", GET), _topic("topic", GET)),
     # Offsets. Who may read may ask where.
@@ -294,7 +309,7 @@ RIGHTS: Mapping[int, Row] = {
     _CODE.AUTH_GET_ACL: _CLUSTER_GET,
     _CODE.AUTH_LIST_ACL: _CLUSTER_GET,
 }
-"""Codes that only clients serve (39, 40, 220, 221, 326), and codes that are not served, have no row."""
+"""Codes that only clients serve (39, 40, 220, 221, 326, 200073) or nobody have no row."""
 
 RECORD_RIGHTS: Mapping[int, frozenset[Action]] = {
     _CODE.VIEW_MESSAGE_BY_ID: frozenset({SUB, GET}),

@@ -27,6 +27,7 @@ from skylark.broker.handlers.auth import AuthHandlers, with_record_rights
 from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
 from skylark.broker.handlers.clients import ClientHandlers, notify_members
 from skylark.broker.handlers.groups import GroupHandlers
+from skylark.broker.handlers.lite import LiteHandlers
 from skylark.broker.handlers.message_queries import MessageQueryHandlers
 from skylark.broker.handlers.offsets import OffsetHandlers
 from skylark.broker.handlers.pop import PopHandlers
@@ -44,6 +45,7 @@ from skylark.broker.metadata_files import MetadataFile, MetadataWriter, load_met
 from skylark.broker.monitoring.runtime_info import RuntimeInfo
 from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
+from skylark.broker.pop.lite_pops import LitePops
 from skylark.broker.pop.pops import Pops
 from skylark.broker.registration import Registration
 from skylark.broker.replication.controller_session import ControllerSession
@@ -66,6 +68,7 @@ from skylark.broker.topics import TopicTable
 from skylark.broker.transactions.coordinator import TransactionCoordinator
 from skylark.clock import Clock, SystemClock
 from skylark.errors import SettingsError
+from skylark.model.lite_topic import LIGHT_PREFIX
 from skylark.model.sql92 import compile_selector
 from skylark.protocol.connection import Limits
 from skylark.protocol.frame_templates import SendReplies
@@ -231,9 +234,16 @@ class Broker:
             live=live, clock=clock, store=store, timers=self.timers, topics=self.topics, groups=self.groups,
             offsets=self.offsets, stats=stats, read_cold=read_cold, host=self.addresses.packed,
         )  # fmt: skip
+        self.lite_pops = LitePops(
+            live, clock, store, self.topics, self.groups, self.offsets, stats, read_cold, self.started_ms
+        )
         self.pop_handlers = PopHandlers(
             live, clock, self.addresses.host, store, self.topics, self.groups, self.consumers, self.offsets,
-            self.pops, self.latencies, self.tasks, read_cold,
+            self.pops, self.lite_pops, self.latencies, self.tasks, read_cold,
+        )  # fmt: skip
+        self.lite_handlers = LiteHandlers(
+            live, clock, self.addresses.host, store, self.topics, self.groups, self.offsets, self.lite_pops,
+            self.latencies, self.tasks, read_cold,
         )  # fmt: skip
         self.held_pops, self.held_notifications = self.pop_handlers.held, self.pop_handlers.held_notifications
         self._replies = SendReplies(region=settings.region, trace_on=settings.trace_on)
@@ -374,6 +384,7 @@ class Broker:
         return (
             self.offset_handlers,
             self.pop_handlers,
+            self.lite_handlers,
             AuthHandlers(
                 self.access.administration, self._write_users, self.role,
                 None if self._user_sync is None else self._user_sync.forward,
@@ -540,6 +551,8 @@ class Broker:
         """Add topics that only the store has: they were created shortly before a crash."""
         queues: dict[str, int] = {}
         for topic, queue_id in list(self.store.queues):
+            if topic.startswith(LIGHT_PREFIX):
+                continue
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         self.restoration.restore(queues)
 
@@ -560,6 +573,11 @@ class Broker:
         tasks.every(settings.hold_check_interval_ms, self.long_polling.check, "check held pulls")
         tasks.every(settings.client_scan_interval_ms, self._expire_clients, "expire clients")
         tasks.every(STEP_S * 1000, self._step_stats, "step statistics")
+        tasks.every(settings.lite.ttl_check_interval_ms, self._delete_lite_topics, "expire lite topics")
+        tasks.every(
+            settings.lite.subscription_check_interval_ms, self.lite_pops.subscriptions.expire,
+            "expire lite subscriptions",
+        )  # fmt: skip
         for tls in filter(None, (self._tls, self._replication_tls)):
             check_files = partial(self.read_cold, tls.check_files)
             tasks.every(FILES_CHECK_MS, check_files, "watch certificates")
@@ -591,6 +609,7 @@ class Broker:
         self.long_polling.wake_all()
         self.held_pops.wake_all()
         self.held_notifications.wake_all()
+        self.lite_handlers.held.wake_all()
         timeout_s = self.live.current.shutdown_timeout_ms / 1000
         await self._answer_waiting(timeout_s / 2)
         self.replication.stop()
@@ -654,6 +673,8 @@ class Broker:
             self.held_pops.arrived(batch)
         if self.held_notifications.count:
             self.held_notifications.arrived(batch)
+        if self.lite_pops.subscriptions.count:
+            self.lite_pops.subscriptions.arrived_in(batch)
         index = self.store.index
         # Indexing several messages together is cheaper, but of a master only a polling loop may defer it: a
         # sleeping loop would have to be woken for it, which takes longer than indexing one message.
@@ -703,6 +724,7 @@ class Broker:
         self.long_polling.drop(peer)
         self.held_pops.drop(peer)
         self.held_notifications.drop(peer)
+        self.lite_handlers.held.drop(peer)
         self.producers.channel_closed(peer)
         for notice in self.consumers.channel_closed(peer):
             notify_members(notice)
@@ -761,6 +783,11 @@ class Broker:
         self.pops.forget_topic(topic)
         self.held_pops.wake_topic(topic)
         self.held_notifications.wake_topic(topic)
+        self.lite_pops.forget(topic)
+
+    async def _delete_lite_topics(self) -> None:
+        if not self.role.is_slave:
+            await self.lite_pops.delete_expired(self.deletion)
 
     def _has_queue(self, key: tuple[str, str, int]) -> bool:
         topic, group, queue_id = key

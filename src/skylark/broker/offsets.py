@@ -48,6 +48,10 @@ class ConsumerOffsets:
 
     # --- Questions ---
 
+    def __len__(self) -> int:
+        """The number of pairs of topic and group with committed offsets."""
+        return len(self._committed)
+
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
         """Return a group's next offset in a queue: a pending reset, or else the committed one."""
         key = (topic, group)

@@ -9,6 +9,7 @@ from skylark.broker.handlers.auth import AuthHandlers
 from skylark.broker.handlers.broker_admin import BrokerAdminHandlers
 from skylark.broker.handlers.clients import ClientHandlers
 from skylark.broker.handlers.groups import GroupHandlers
+from skylark.broker.handlers.lite import LiteHandlers
 from skylark.broker.handlers.message_queries import MessageQueryHandlers
 from skylark.broker.handlers.offsets import OffsetHandlers
 from skylark.broker.handlers.pop import PopHandlers
@@ -43,6 +44,7 @@ _NEVER_SERVED: dict[str, tuple[RequestCode, ...]] = {
         RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER,
         RequestCode.ADJUST_CONSUMER_THREAD_POOL,
         RequestCode.WHO_CONSUME_THE_MESSAGE,
+        RequestCode.ACK_LITE_MESSAGE,
     ),
     "filter servers are gone since RocketMQ 5": (
         RequestCode.REGISTER_FILTER_SERVER,
@@ -61,6 +63,7 @@ _NEVER_SERVED: dict[str, tuple[RequestCode, ...]] = {
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
     ),
     "it is for name servers": (
         RequestCode.PUT_KV_CONFIG,
@@ -110,18 +113,6 @@ _NOT_SERVED_HERE: dict[str, tuple[RequestCode, ...]] = {
     "static topics are not served": (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,),
     "slaves do not act as masters": (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,),
     "there is no container of several brokers": (RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER),
-    "lite topics are not served": (
-        RequestCode.POP_LITE_MESSAGE,
-        RequestCode.LITE_SUBSCRIPTION_CTL,
-        RequestCode.ACK_LITE_MESSAGE,
-        RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
-        RequestCode.GET_BROKER_LITE_INFO,
-        RequestCode.GET_PARENT_TOPIC_INFO,
-        RequestCode.GET_LITE_TOPIC_INFO,
-        RequestCode.GET_LITE_CLIENT_INFO,
-        RequestCode.GET_LITE_GROUP_INFO,
-        RequestCode.TRIGGER_LITE_DISPATCH,
-    ),
 }
 
 
@@ -142,6 +133,7 @@ FAMILIES: tuple[type, ...] = (
     ClientHandlers,
     OffsetHandlers,
     PopHandlers,
+    LiteHandlers,
     MessageQueryHandlers,
     SendBackHandlers,
     TransactionHandlers,

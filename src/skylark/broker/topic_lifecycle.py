@@ -41,7 +41,7 @@ class TopicDeletion:
         """Deletions use one reader thread."""
 
     async def delete(self, topic: str, *, was_configured: bool) -> None:
-        """Delete offsets, statistics and queues of a topic that its table no longer has.
+        """Delete offsets, statistics and queues of a topic that its table no longer has, and its lite topics.
 
         Records stay in the log until it expires. Pulls that are held for the topic are resumed.
         """
@@ -52,6 +52,8 @@ class TopicDeletion:
         if was_configured or await self._read_cold(lambda: topic in self._store.topics()):
             await self.delete_queues(topic)
         self._long_polling.wake_topic(topic)
+        for name in self._store.queues.light_queues(topic):
+            await self.delete(name, was_configured=True)
 
     async def delete_queues(self, topic: str) -> None:
         async with self._deleting:

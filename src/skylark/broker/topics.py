@@ -22,6 +22,19 @@ from skylark.broker.metadata_json import Encode, decode_metadata, encode_metadat
 from skylark.errors import SettingsError
 from skylark.model import names
 from skylark.model.archived_topics import LAKE_RULES, ArchivedTopics
+from skylark.model.lite_topic import (
+    BIND_TOPIC,
+    CLIENT_EVENTS,
+    CLIENT_QUOTA,
+    EXCLUSIVE,
+    EXPIRATION,
+    LITE,
+    RESET_EXCLUDED,
+    RESET_UNSUBSCRIBED,
+    SHARED,
+    SUB_MODEL,
+    WILDCARD,
+)
 from skylark.model.message import RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 from skylark.protocol.bodies import (
     PERM_INHERIT,
@@ -46,6 +59,10 @@ PRIORITY = "PRIORITY"
 PRIORITY_FACTOR = "priority.factor"
 """Percentage of the pops of a group that visit the queues of a PRIORITY topic by their priority."""
 PRIORITY_FACTOR_DEFAULT = 100
+EXPIRATION_MAX = 30 * 24 * 60
+LONG_MAX = (1 << 63) - 1
+BOOLEANS = frozenset({"true", "false"})
+ANY_TEXT = re.compile(r".+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class Attribute:
             if self.values.fullmatch(value) is None:
                 raise system_error(f"invalid value: {value}; it must match {self.values.pattern}")
         elif isinstance(self.values, range):
-            if not value.isdecimal() or int(value) not in self.values:
+            if re.fullmatch(r"-?\d{1,19}", value, re.ASCII) is None or int(value) not in self.values:
                 raise system_error(f"value is not in range({self.values[0]}, {self.values[-1]})")
         elif callable(self.values):
             try:
@@ -79,13 +96,22 @@ TOPIC_ATTRIBUTES = {
     QUEUE_TYPE: Attribute(frozenset({"SimpleCQ", BATCH_TYPE})),
     "cleanup.policy": Attribute(frozenset({"DELETE", "COMPACTION"})),
     MESSAGE_TYPE: Attribute(
-        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED, PRIORITY}), changeable=True
+        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED, PRIORITY, LITE}),
+        changeable=True,
     ),
+    EXPIRATION: Attribute(range(-1, EXPIRATION_MAX + 1), changeable=True),
     # Ours: Apache's brokers keep it in their files and in replication, but do not let it be set.
     names.LAKE_TABLE: Attribute(re.compile(r"[A-Za-z0-9._-]{1,100}"), changeable=True),
 }
 GROUP_ATTRIBUTES = {
     PRIORITY_FACTOR: Attribute(range(101), changeable=True),
+    BIND_TOPIC: Attribute(ANY_TEXT, changeable=True),
+    SUB_MODEL: Attribute(frozenset({SHARED, EXCLUSIVE}), changeable=True),
+    RESET_EXCLUDED: Attribute(BOOLEANS, changeable=True),
+    RESET_UNSUBSCRIBED: Attribute(BOOLEANS, changeable=True),
+    CLIENT_QUOTA: Attribute(range(-1, LONG_MAX + 1), changeable=True),
+    CLIENT_EVENTS: Attribute(range(10, LONG_MAX + 1), changeable=True),
+    WILDCARD: Attribute(ANY_TEXT, changeable=True),
     LAKE_RULES: Attribute(ArchivedTopics.decode, changeable=True),  # ours
 }
 _RESERVE_TIME = "reserve.time"  # of a tiered store, which there is none of

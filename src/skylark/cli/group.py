@@ -27,6 +27,7 @@ from skylark.cli.options import (
     connected,
     grouped,
     in_parallel,
+    pairs,
     tabular,
 )
 from skylark.cli.output import Listing, Rate, Rates, When, done, show, show_or_watch
@@ -60,6 +61,10 @@ class GroupChanges:
         bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether it may broadcast.")
     ] = None
     orderly: Annotated[bool | None, typer.Option("--orderly/--concurrently")] = None
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option("--attribute", metavar="KEY=VALUE", help="Such as lite.bind.topic=chats."),
+    ] = None
     cluster: Cluster = None
     broker: Broker = None
 
@@ -70,6 +75,7 @@ class GroupChanges:
             "consume_enabled": self.enabled,
             "broadcast_enabled": self.broadcast,
             "orderly": self.orderly,
+            "attributes": pairs(self.attribute, "--attribute") or None,
         }
         return {name: value for name, value in wanted.items() if value is not None}
 
@@ -142,7 +148,9 @@ def update(group: Group, changes: GroupChanges, namesrv: Namesrv = NAMESRV, as_j
     """
     given = changes.given()
     if not given:
-        raise UsageError("nothing to change; pass --retries, --enabled, --broadcast or --orderly")
+        raise UsageError(
+            "nothing to change; pass --retries, --enabled, --broadcast, --orderly or --attribute"
+        )
     with connected(namesrv) as admin:
         admin.groups.update(group, cluster=changes.cluster, broker=changes.broker, **given)
     done(f"group {group} changed", {"group": group, "updated": True}, as_json=as_json)

@@ -172,6 +172,10 @@ MEANINGS = {
     ResponseCode.ILLEGAL_OPERATION: "The request is not possible here, for example on a slave.",
     ResponseCode.GO_AWAY: "The server is about to stop.",
     ResponseCode.CONTROLLER_NOT_LEADER: "Another controller leads; ask that one.",
+    ResponseCode.LMQ_QUOTA_EXCEEDED: "There are as many lite topics as `maxLmqConsumeQueueNum` allows.",
+    ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: (
+        "Clients subscribe as many lite topics as `maxLiteSubscriptionCount` allows."
+    ),
     ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST: "The controller does not know this broker name.",
 }
 """Meanings of the codes that Skylark's servers use."""

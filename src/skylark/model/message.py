@@ -42,6 +42,9 @@ PROPERTY_CLUSTER = "CLUSTER"
 PROPERTY_INNER_NUMBER = "INNER_NUM"
 PROPERTY_INNER_BASE = "INNER_BASE"
 PROPERTY_ARRIVE_TIME = "ARRIVE_TIME"
+PROPERTY_LITE_TOPIC = "__LITE_TOPIC"
+PROPERTY_LIGHT_QUEUES = "INNER_MULTI_DISPATCH"
+PROPERTY_LIGHT_OFFSETS = "INNER_MULTI_QUEUE_OFFSET"
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_TOPIC_PREFIX = "%RETRY%"
@@ -140,6 +143,8 @@ class PutMessage(msgspec.Struct, gc=False, kw_only=False):
     wait: bool = True
     queue: Any = None
     """The store's queue of this topic and id, if the caller has looked it up already."""
+    light_queue: str = ""
+    """A light queue that gets an entry, too. Without `queue` only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ makes it from the offset infos; messages of a retry topic carry it as property P
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -42,6 +43,8 @@ class PopHandle(msgspec.Struct, frozen=True, gc=False):
     queue_offset: int = -1
     physical_offset: int | None = None
     """Known to proxies only."""
+    lite_topic: str | None = None
+    """Not in the text: clients name the lite topic of a message beside its handle."""
 
     @property
     def revive_time(self) -> int:
@@ -67,7 +70,7 @@ class PopHandle(msgspec.Struct, frozen=True, gc=False):
             raise RemoteProtocolError(f"handle {text[:128]!r} has {len(fields)} fields, needed are 6 to 9")
         try:
             start_offset, pop_time, invisible_time, revive_queue_id = map(int, fields[:4])
-            rest = [int(field) for field in fields[6:9] if field]
+            rest: list[Any] = [int(field) for field in fields[6:9] if field]
         except ValueError:
             raise RemoteProtocolError(f"handle {text[:128]!r} has a field that is not a number") from None
         return PopHandle(start_offset, pop_time, invisible_time, revive_queue_id, fields[4], fields[5], *rest)

@@ -80,6 +80,7 @@ RIGHTS: dict[str, Callable[[Any], Iterator[NeededAccess]]] = {
     "AckMessage": _consumed,
     "ForwardMessageToDeadLetterQueue": _consumed,
     "ChangeInvisibleDuration": lambda request: iter([_group(request.group.name)]),
+    "SyncLiteSubscription": _consumed,
     "Heartbeat": _heartbeat,
     "NotifyClientTermination": lambda request: iter(
         [_group(request.group.name)] if request.group.name else []

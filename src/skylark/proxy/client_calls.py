@@ -6,12 +6,21 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from skylark.errors import RocketMQError
+from skylark.model.lite_topic import CLIENT_QUOTA, CLIENT_QUOTA_DEFAULT
 from skylark.protocol.bodies import SubscriptionGroupConfig
+from skylark.protocol.requests.lite import (
+    OFFSET,
+    POLICY,
+    TAIL_N,
+    TIMESTAMP,
+    LiteSubscriptionChange,
+    OffsetOption,
+)
 from skylark.proxy.call import Call, Send
 from skylark.proxy.clients import ClientTable, GrpcClient
 from skylark.proxy.cluster import Cluster
-from skylark.proxy.message_checks import check_expression, check_group, check_topic
-from skylark.proxy.schema import ClientType, Code, v2
+from skylark.proxy.message_checks import check_expression, check_group, check_lite_topic, check_topic
+from skylark.proxy.schema import ClientType, Code, LiteSubscriptionAction, v2
 from skylark.proxy.status import OK, CallRefused
 from skylark.settings.proxy import ProxySettings
 
@@ -20,9 +29,18 @@ RETRY_DELAYS_S = (
 )  # fmt: skip
 """Delays of a group with a customized retry policy that names none."""
 EXPONENTIAL = {"initial": 5000, "max": 7_200_000, "multiplier": 2}
+INT_MAX = (1 << 31) - 1
 TOPICS_MAX = 1000
 """Topics of one client."""
-_SERVED = frozenset({ClientType.PRODUCER, ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER})
+_SERVED = frozenset(
+    {
+        ClientType.PRODUCER,
+        ClientType.PUSH_CONSUMER,
+        ClientType.SIMPLE_CONSUMER,
+        ClientType.LITE_PUSH_CONSUMER,
+    }
+)
+_OFFSET_TYPES = {"policy": POLICY, "offset": OFFSET, "tail_n": TAIL_N, "timestamp": TIMESTAMP}
 
 
 def group_backoff(config: SubscriptionGroupConfig) -> Any:
@@ -107,6 +125,10 @@ class ClientCalls:
         subscription.receive_batch_size = self._settings.receive_batch
         subscription.long_polling_timeout.FromMilliseconds(self._settings.poll_ms_max)
         settings.backoff_policy.CopyFrom(group_backoff(config))
+        if settings.client_type == ClientType.LITE_PUSH_CONSUMER:
+            quota = int(config.attributes.get(CLIENT_QUOTA, CLIENT_QUOTA_DEFAULT))
+            subscription.lite_subscription_quota = min(quota, INT_MAX)
+            subscription.max_lite_topic_size = self._settings.lite_topic_bytes_max
 
     async def _group(self, group: str, topics: list[str]) -> SubscriptionGroupConfig:
         """Return a group's configuration; that of a new group if no broker can be asked."""
@@ -128,6 +150,26 @@ class ClientCalls:
             check_group(request.group.name)
         self._clients.seen(client)
         return v2.HeartbeatResponse(status=OK)
+
+    async def sync_lite(self, call: Call, request: Any) -> Any:
+        """Change which lite topics a client wants, or say all of them again."""
+        topic, group = check_topic(request.topic.name), check_group(request.group.name)
+        client = self._clients.get(call.client_id)
+        if client is None or client.group != group:
+            raise CallRefused(Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client")
+        action = LiteSubscriptionAction(request.action)
+        change = LiteSubscriptionChange(
+            action.name, topic=topic, lite_topic_set=list(request.lite_topic_set), version=request.version
+        )
+        if action is LiteSubscriptionAction.PARTIAL_ADD:
+            for lite_topic in request.lite_topic_set:
+                check_lite_topic(lite_topic, self._settings)
+            kind = request.offset_option.WhichOneof("offset_type")
+            if kind is not None:
+                value = getattr(request.offset_option, kind)
+                change.offset_option = OffsetOption(_OFFSET_TYPES[kind], value)
+        await self._clients.change_lite(client, change)
+        return v2.SyncLiteSubscriptionResponse(status=OK)
 
     async def terminate(self, call: Call, _: Any) -> Any:
         await self._clients.terminate(call.client_id)

@@ -35,6 +35,13 @@ from skylark.protocol.requests.client import (
     Heartbeat,
     UnregisterClient,
 )
+from skylark.protocol.requests.lite import (
+    COMPLETE_REMOVE,
+    LiteSubscriptionChange,
+    LiteSubscriptionChanges,
+    LiteSubscriptionCtl,
+    NotifyUnsubscribeLite,
+)
 from skylark.protocol.requests.transaction import CheckTransactionState
 from skylark.proxy.call import Call, Send
 from skylark.proxy.cluster import REQUEST_TIMEOUT_S, Cluster
@@ -60,6 +67,7 @@ _VERDICTS = {Code.OK: "CR_SUCCESS", Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER"}
 _CONSUME_TYPES = {
     ClientType.SIMPLE_CONSUMER: "CONSUME_ACTIVELY",
     ClientType.PUSH_CONSUMER: "CONSUME_PASSIVELY",
+    ClientType.LITE_PUSH_CONSUMER: "CONSUME_PASSIVELY",
 }
 
 
@@ -98,6 +106,11 @@ class GrpcClient:
         name: str = self.settings.subscription.group.name
         return name
 
+    @property
+    def is_lite(self) -> bool:
+        """Whether it consumes lite topics."""
+        return self.settings is not None and self.settings.client_type == ClientType.LITE_PUSH_CONSUMER
+
     def heartbeat_data(self) -> HeartbeatData:
         """Return the heartbeat for brokers: a producer is in a group of each topic's name."""
         if not self.group:
@@ -105,7 +118,7 @@ class GrpcClient:
         consumer = ConsumerData(
             group_name=self.group,
             consume_type=_CONSUME_TYPES.get(self.settings.client_type, "CONSUME_PASSIVELY"),
-            message_model="CLUSTERING",
+            message_model="LITE_SELECTIVE" if self.is_lite else "CLUSTERING",
             consume_from_where="CONSUME_FROM_LAST_OFFSET",
             subscription_data_set=[_subscription(each) for each in self.settings.subscription.subscriptions],
         )
@@ -231,6 +244,12 @@ class ClientTable:
         pool, client.pool = client.pool, None
         if pool is None:
             return
+        if client.is_lite:
+            for topic in client.topics:
+                with contextlib.suppress(RocketMQError):
+                    await self._change_lite(
+                        pool, client, LiteSubscriptionChange(action=COMPLETE_REMOVE, topic=topic)
+                    )
         data = client.heartbeat_data()
         groups = [(each.group_name, None) for each in data.producer_data_set]
         consumers = [(None, each.group_name) for each in data.consumer_data_set]
@@ -241,6 +260,22 @@ class ClientTable:
                     if pool.open_connection(address) is not None:
                         await pool.call(address, request, timeout_s=REQUEST_TIMEOUT_S)
         await pool.close()
+
+    async def change_lite(self, client: GrpcClient, change: LiteSubscriptionChange) -> None:
+        """Tell the brokers of a parent topic which lite topics a client wants. Raises RocketMQError."""
+        if client.pool is None:
+            self.register(client)
+        assert client.pool is not None
+        await self._cluster.route(change.topic)
+        await self._change_lite(client.pool, client, change)
+
+    async def _change_lite(
+        self, pool: ConnectionPool, client: GrpcClient, change: LiteSubscriptionChange
+    ) -> None:
+        change.client_id, change.group = client.client_id, client.group
+        request = LiteSubscriptionCtl(LiteSubscriptionChanges([change]))
+        for address in await self._cluster.masters([change.topic]):
+            await pool.call(address, request, timeout_s=REQUEST_TIMEOUT_S)
 
     async def close(self) -> None:
         """Unregister all clients."""
@@ -265,7 +300,14 @@ class ClientTable:
             return self._running_info(client, command)
         if command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
             return self._verify(client, command)
+        if command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+            return self._unsubscribe_lite(client, command)
         return None
+
+    async def _unsubscribe_lite(self, client: GrpcClient, command: RemotingCommand) -> None:
+        lite_topic = NotifyUnsubscribeLite.from_command(command).lite_topic
+        notice = v2.NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
+        await self._send(client, v2.TelemetryCommand(notify_unsubscribe_lite_command=notice))
 
     async def _check_transaction(self, client: GrpcClient, address: str, command: RemotingCommand) -> None:
         request = CheckTransactionState.from_command(command)

@@ -7,6 +7,7 @@ from typing import Any
 
 from skylark.errors import RocketMQError
 from skylark.model import names
+from skylark.model.lite_topic import lite_name_error
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     PROPERTY_ARRIVE_TIME,
@@ -16,6 +17,9 @@ from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_INSTANCE,
     PROPERTY_KEYS,
+    PROPERTY_LIGHT_OFFSETS,
+    PROPERTY_LIGHT_QUEUES,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_MESSAGE_TYPE,
     PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
@@ -41,20 +45,21 @@ from skylark.settings.proxy import ProxySettings
 RESERVED = frozenset(
     {
         PROPERTY_ARRIVE_TIME, PROPERTY_CLUSTER, PROPERTY_CORRELATION_ID, PROPERTY_CRC32, PROPERTY_DELAY_LEVEL,
-        PROPERTY_INSTANCE, PROPERTY_KEYS, PROPERTY_MESSAGE_TYPE, PROPERTY_PRIORITY,
+        PROPERTY_INSTANCE, PROPERTY_KEYS, PROPERTY_LIGHT_OFFSETS, PROPERTY_LIGHT_QUEUES,
+        PROPERTY_LITE_TOPIC, PROPERTY_MESSAGE_TYPE, PROPERTY_PRIORITY,
         PROPERTY_PRODUCER_GROUP, PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_REPLY_TO,
         PROPERTY_TAGS, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_S, PROPERTY_TIMER_DELIVER_MS,
         PROPERTY_TRANSACTION, PROPERTY_TTL, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT,
         "1ST_POP_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CONSUME_START_TIME", "CORRECTION_FLAG",
         "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
-        "INNER_MULTI_QUEUE_OFFSET", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
+        "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
         "MSG_REGION", "ORIGIN_MESSAGE_ID", "POP_CK", "POP_CK_OFFSET", "PUSH_REPLY_TIME", "RECONSUME_TIME",
         "RETRY_TOPIC", "TIMER_DELAY_LEVEL", "TIMER_DEL_UNIQKEY", "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS",
         "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG", "TRAN_PREPARED_QUEUE_OFFSET",
         "__BORNHOST",
     }
 )  # fmt: skip
-"""Property names that applications may not use: the 51 of RocketMQ 5.3.3, and the priority."""
+"""Property names that applications may not use: the 51 of RocketMQ 5.3.3, priority and lite topics."""
 TOPIC_TYPE = "message.type"
 """The attribute of a topic that says what kind of messages it takes."""
 MIXED = "MIXED"
@@ -81,6 +86,13 @@ def check_group(group: str) -> str:
     if names.is_system_group(group):
         raise CallRefused(Code.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group: {group}")
     return group
+
+
+def check_lite_topic(lite_topic: str, settings: ProxySettings) -> None:
+    """Raises CallRefused for a name that no lite topic can have."""
+    fault = lite_name_error(lite_topic, settings.lite_topic_bytes_max)
+    if fault is not None:
+        raise CallRefused(Code.ILLEGAL_LITE_TOPIC, fault)
 
 
 def check_expression(expression: Any) -> tuple[str, str]:
@@ -128,7 +140,7 @@ def kind_of(message: Any) -> MessageType:
         return MessageType.FIFO
     if system.HasField("priority"):
         return MessageType.PRIORITY
-    if system.message_type == MessageType.LITE:
+    if system.lite_topic:
         return MessageType.LITE
     return MessageType.NORMAL
 
@@ -163,6 +175,8 @@ def check_message(message: Any, settings: ProxySettings, now_ms: int) -> None:
             )
     if system.HasField("priority") and system.priority < 0:
         raise CallRefused(Code.BAD_REQUEST, f"priority {system.priority} is negative; use 0 or more")
+    if system.lite_topic:
+        check_lite_topic(system.lite_topic, settings)
     if system.HasField("message_group"):
         group = system.message_group
         too_long = len(group.encode()) >= settings.message_group_bytes_max

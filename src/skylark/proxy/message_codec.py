@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from skylark.model.body import compression_of, decompress
+from skylark.model.lite_topic import LIGHT_QUEUE_ID
 from skylark.model.message import (
     PROPERTY_DELAY_LEVEL,
     PROPERTY_KEYS,
+    PROPERTY_LIGHT_OFFSETS,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_PRIORITY,
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_SHARDING_KEY,
@@ -76,6 +79,8 @@ def properties_of(message: Any, topic: str, host: str) -> dict[str, str]:
         properties[PROPERTY_SHARDING_KEY] = system.message_group
     if system.HasField("priority"):
         properties[PROPERTY_PRIORITY] = str(system.priority)
+    if system.lite_topic:
+        properties[PROPERTY_LITE_TOPIC] = system.lite_topic
     if system.trace_context:
         properties[PROPERTY_TRACE_CONTEXT] = system.trace_context
     properties[PROPERTY_BORN_HOST] = system.born_host or host
@@ -116,6 +121,8 @@ def type_of(properties: Mapping[str, str]) -> MessageType:
         return MessageType.FIFO
     if PROPERTY_PRIORITY in properties:
         return MessageType.PRIORITY
+    if PROPERTY_LITE_TOPIC in properties:
+        return MessageType.LITE
     return MessageType.NORMAL
 
 
@@ -172,6 +179,10 @@ def _set_optional(system: Any, properties: Mapping[str, str], now_ms: int) -> No
         system.message_group = group
     if (priority := priority_of(properties)) is not None:
         system.priority = priority
+    if lite_topic := properties.get(PROPERTY_LITE_TOPIC):
+        system.lite_topic = lite_topic
+        if (text := properties.get(PROPERTY_LIGHT_OFFSETS, "")).isdecimal():
+            system.queue_id, system.queue_offset = LIGHT_QUEUE_ID, int(text)
     if trace := properties.get(PROPERTY_TRACE_CONTEXT):
         system.trace_context = trace
     if topic := properties.get(PROPERTY_DEAD_LETTER_TOPIC):

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from skylark.clock import Clock
 from skylark.errors import BadBody, BrokerError, RemoteProtocolError, RocketMQError
-from skylark.model.message import PROPERTY_TAGS, StoredMessage
+from skylark.model.lite_topic import LIGHT_QUEUE_ID, light_place
+from skylark.model.message import PROPERTY_LITE_TOPIC, PROPERTY_TAGS, StoredMessage, encode_properties
 from skylark.model.names import NO_RETRY
 from skylark.model.record import decode_all
 from skylark.model.tag_expression import split_tags
@@ -25,6 +26,7 @@ from skylark.protocol.pop_handle import (
     read_order_counts,
     read_starts,
 )
+from skylark.protocol.requests.lite import PopLiteMessage, PopLiteResult
 from skylark.protocol.requests.pop import AckMessage, PopMessage, PopResult
 from skylark.protocol.requests.send import ConsumerSendMsgBack
 from skylark.proxy.call import Call, Send, together
@@ -70,10 +72,12 @@ class Wanted:
     is_renewed: bool
 
 
-def read_handle(text: str) -> PopHandle:
+def read_handle(text: str, lite_topic: str = "") -> PopHandle:
     """Raises CallRefused for a text that is not a handle."""
     try:
         handle = PopHandle.decode(text)
+        if lite_topic:
+            handle = replace(handle, lite_topic=lite_topic)
     except RemoteProtocolError as error:
         raise CallRefused(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
     if handle.queue_offset < 0:
@@ -110,6 +114,30 @@ def popped_messages(result: PopResult, broker: str) -> Iterator[Popped]:
         yield Popped(stored, handle, attempt + 1)
 
 
+def popped_lite_messages(result: PopLiteResult, broker: str) -> Iterator[Popped]:
+    """Yield the messages of a pop of lite topics. Raises CorruptRecord, RemoteProtocolError."""
+    reply = result.reply
+    assert reply is not None
+    counts = (reply.order_count_info or "").split(";")
+    for index, stored in enumerate(decode_all(result.records)):
+        place = light_place(stored.topic, encode_properties(stored.properties))
+        if place is None:
+            raise RemoteProtocolError(f"the record at {stored.physical_offset} is of no lite topic")
+        handle = PopHandle(
+            0, reply.pop_time, reply.invisible_time, reply.revive_queue_id, NO_RETRY, broker, LIGHT_QUEUE_ID,
+            place[1], stored.physical_offset, stored.properties.get(PROPERTY_LITE_TOPIC),
+        )  # fmt: skip
+        # Apache's brokers name the offset before the count.
+        words = counts[index].split(" ") if index < len(counts) else [""]
+        yield Popped(stored, handle, int(words[-1] if words[-1].isdecimal() else 0) + 1)
+
+
+def _popped(result: PopResult | PopLiteResult, broker: str) -> Iterator[Popped]:
+    if isinstance(result, PopLiteResult):
+        return popped_lite_messages(result, broker)
+    return popped_messages(result, broker)
+
+
 def ack_request(group: str, topic: str, handle: PopHandle) -> AckMessage:
     """Raises RemoteProtocolError for a handle that fits no topic."""
     return AckMessage(
@@ -118,6 +146,7 @@ def ack_request(group: str, topic: str, handle: PopHandle) -> AckMessage:
         queue_id=handle.queue_id,
         extra_info=handle.encode(),
         queue_offset=handle.queue_offset,
+        lite_topic=handle.lite_topic,
     )
 
 
@@ -152,7 +181,7 @@ class ReceiveCalls:
         self._renewals = renewals
         self._clock = clock
         self._tasks = tasks
-        self._popping: set[asyncio.Task[PopResult]] = set()
+        self._popping: set[asyncio.Task[PopResult | PopLiteResult]] = set()
 
     # --- Receiving ---
 
@@ -168,20 +197,23 @@ class ReceiveCalls:
         if not broker:
             broker = await self._cluster.readable_broker(topic)
         await self._cluster.route(topic)
-        pop = PopMessage(
-            consumer_group=group,
-            topic=topic,
-            queue_id=-1,
-            max_msg_nums=max(1, min(request.batch_size, self._settings.receive_batch)),
-            invisible_time=invisible_ms,
-            poll_time=poll_ms,
-            born_time=self._clock.now_ms(),
-            init_mode=FROM_END,
-            exp_type=expression_type,
-            exp=expression,
-            order=is_ordered,
-            attempt_id=request.attempt_id if request.HasField("attempt_id") else None,
-        )
+        common = {
+            "consumer_group": group,
+            "topic": topic,
+            "max_msg_nums": max(1, min(request.batch_size, self._settings.receive_batch)),
+            "invisible_time": invisible_ms,
+            "poll_time": poll_ms,
+            "born_time": self._clock.now_ms(),
+            "attempt_id": request.attempt_id if request.HasField("attempt_id") else None,
+        }
+        pop: PopMessage | PopLiteMessage
+        if self._is_lite(call.client_id):
+            pop = PopLiteMessage(client_id=call.client_id, **common)
+        else:
+            pop = PopMessage(
+                queue_id=-1, init_mode=FROM_END, exp_type=expression_type, exp=expression, order=is_ordered,
+                **common,
+            )  # fmt: skip
         popping = asyncio.get_running_loop().create_task(
             self._cluster.call(broker, pop, timeout_s=poll_ms / 1000 + POLL_MARGIN_S)
         )
@@ -203,6 +235,19 @@ class ReceiveCalls:
             popping.add_done_callback(lambda done: self._abandoned(done, wanted))
             raise
         await self._deliver(send, result, wanted)
+
+    def _is_lite(self, client_id: str) -> bool:
+        """Return whether a client consumes lite topics. Raises CallRefused if it acknowledges too little."""
+        client = self._clients.get(client_id)
+        if client is None or not client.is_lite:
+            return False
+        kept, most = self._renewals.kept_of(client_id), self._settings.lite_unacknowledged_max
+        if kept > most:
+            raise CallRefused(
+                Code.FORBIDDEN,
+                f"The client [{client_id}] has too many unacked messages. Unacked count: {kept}",
+            )
+        return True
 
     def _poll_ms(self, call: Call, request: Any) -> int:
         """Return how long to wait for messages. Raises CallRefused if the deadline is too near."""
@@ -249,13 +294,13 @@ class ReceiveCalls:
         config = await self._cluster.group_config(group, topic)
         return config.consume_message_orderly, config.retry_max_times + 1
 
-    async def _deliver(self, send: Send, result: PopResult, wanted: Wanted) -> None:
+    async def _deliver(self, send: Send, result: PopResult | PopLiteResult, wanted: Wanted) -> None:
         if result.code == ResponseCode.POLLING_FULL:
             raise CallRefused(Code.TOO_MANY_REQUESTS, "polling full")
         group, topic = wanted.group, wanted.topic
         popped = []
         if result.code == ResponseCode.SUCCESS:
-            popped = list(popped_messages(result, wanted.broker))
+            popped = list(_popped(result, wanted.broker))
         deliverable: list[tuple[PopHandle, Any]] = []
         for each in popped:
             if wanted.tags is not None and each.stored.properties.get(PROPERTY_TAGS) not in wanted.tags:
@@ -295,11 +340,11 @@ class ReceiveCalls:
 
     # --- Messages that are not delivered ---
 
-    def _abandoned(self, done: asyncio.Task[PopResult], wanted: Wanted) -> None:
+    def _abandoned(self, done: asyncio.Task[PopResult | PopLiteResult], wanted: Wanted) -> None:
         """Give back what a pop found after its client had gone."""
         if done.cancelled() or done.exception() is not None or done.result().code != ResponseCode.SUCCESS:
             return
-        for popped in popped_messages(done.result(), wanted.broker):
+        for popped in _popped(done.result(), wanted.broker):
             self._tasks.spawn(self._release(wanted.group, wanted.topic, popped.handle))
 
     async def _release(self, group: str, topic: str, handle: PopHandle) -> None:
@@ -340,7 +385,7 @@ class ReceiveCalls:
     def _post_ack(self, call: Call, group: str, topic: str, entry: Any) -> Awaitable[Any] | None:
         """Acknowledge a message at once; None if its broker is not known, or the handle is refused."""
         try:
-            handle = read_handle(entry.receipt_handle)
+            handle = read_handle(entry.receipt_handle, entry.lite_topic)
             connection = self._cluster.connection(topic, handle.broker_name)
             if connection is None:
                 return None
@@ -363,7 +408,7 @@ class ReceiveCalls:
 
     async def _ack_entry(self, call: Call, group: str, topic: str, entry: Any) -> Any:
         try:
-            handle = self._renewals.take(call.client_id, read_handle(entry.receipt_handle))
+            handle = self._renewals.take(call.client_id, read_handle(entry.receipt_handle, entry.lite_topic))
             self._check_expiry(handle)
             await self._ack(group, topic, handle, call.remaining_s(self._clock.monotonic()))
         except RocketMQError as error:
@@ -385,18 +430,19 @@ class ReceiveCalls:
                 Code.ILLEGAL_INVISIBLE_TIME,
                 f"invisible time of {invisible_ms} ms is not in 0 to {self._settings.invisible_ms_max} ms",
             )
-        handle = self._renewals.take(call.client_id, read_handle(request.receipt_handle))
+        # Java's client does not name the lite topic here: the renewed handle knows it.
+        handle = self._renewals.take(call.client_id, read_handle(request.receipt_handle, request.lite_topic))
         self._check_expiry(handle)
         await self._cluster.route(topic)
         changed = await change_invisible(
             self._cluster, group, topic, handle, invisible_ms,
-            timeout_s=call.remaining_s(self._clock.monotonic()),
+            timeout_s=call.remaining_s(self._clock.monotonic()), is_suspended=request.suspend,
         )  # fmt: skip
         return v2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.encode())
 
     async def forward(self, call: Call, request: Any) -> Any:
         topic, group = check_topic(request.topic.name), check_group(request.group.name)
-        handle = self._renewals.take(call.client_id, read_handle(request.receipt_handle))
+        handle = self._renewals.take(call.client_id, read_handle(request.receipt_handle, request.lite_topic))
         if handle.physical_offset is None:
             raise CallRefused(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
         await self._cluster.route(topic)

@@ -35,9 +35,19 @@ class _Kept:
 
 
 async def change_invisible(
-    cluster: Cluster, group: str, topic: str, handle: PopHandle, invisible_ms: int, timeout_s: float | None
+    cluster: Cluster,
+    group: str,
+    topic: str,
+    handle: PopHandle,
+    invisible_ms: int,
+    timeout_s: float | None,
+    *,
+    is_suspended: bool = False,
 ) -> PopHandle:
-    """Change how long a message stays invisible, and return its new handle. Raises BrokerError and others."""
+    """Change how long a message stays invisible, and return its new handle. Raises BrokerError and others.
+
+    With `is_suspended` all messages of its lite topic that were received with it.
+    """
     reply = await cluster.call(
         handle.broker_name,
         ChangeMessageInvisibleTime(
@@ -47,6 +57,8 @@ async def change_invisible(
             extra_info=handle.encode(),
             queue_offset=handle.queue_offset,
             invisible_time=invisible_ms,
+            lite_topic=handle.lite_topic,
+            suspend=is_suspended or None,
         ),
         timeout_s=timeout_s,
     )
@@ -70,6 +82,10 @@ class Renewals:
         kept = _Kept(group, topic, handle, self._clock.now_ms())
         self._kept.setdefault(client_id, {})[handle.encode()] = kept
         self.count += 1
+
+    def kept_of(self, client_id: str) -> int:
+        """Return how many messages of a client are renewed."""
+        return len(self._kept.get(client_id, ()))
 
     def take(self, client_id: str, handle: PopHandle) -> PopHandle:
         """Return the newest version of a client's handle, and stop renewing it."""

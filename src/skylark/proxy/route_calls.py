@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
+from skylark.model.lite_topic import BIND_TOPIC
 from skylark.protocol.bodies import MASTER_ID, PERM_READ, PERM_READ_WRITE, PERM_WRITE, QueueData
 from skylark.proxy.call import Call
 from skylark.proxy.cluster import Cluster, readable_brokers
@@ -78,7 +79,8 @@ class RouteCalls:
         brokers = readable_brokers(route)
         if not brokers:
             raise CallRefused(Code.FORBIDDEN, "no readable queue")
-        is_ordered = (await self._cluster.group_config(group, topic)).consume_message_orderly
+        config = await self._cluster.group_config(group, topic)
+        is_ordered = config.consume_message_orderly and BIND_TOPIC not in config.attributes
         reply = v2.QueryAssignmentResponse(status=OK)
         endpoints = self._advertised or request.endpoints
         for queues in route.data.queue_datas:

@@ -99,6 +99,19 @@ class ClientLanguage(IntEnum):
     KOTLIN = 12
 
 
+class LiteSubscriptionAction(IntEnum):
+    PARTIAL_ADD = 0
+    PARTIAL_REMOVE = 1
+    COMPLETE_ADD = 2
+    COMPLETE_REMOVE = 3
+
+
+class OffsetPolicy(IntEnum):
+    LAST = 0
+    MIN = 1
+    MAX = 2
+
+
 class Code(IntEnum):
     """Codes of `Status`, by which a reply tells success or failure; the status of gRPC stays OK."""
 
@@ -169,6 +182,8 @@ ENUMERATIONS: dict[str, type[IntEnum]] = {
     "ClientType": ClientType,
     "Encoding": BodyEncoding,
     "Language": ClientLanguage,
+    "LiteSubscriptionAction": LiteSubscriptionAction,
+    "OffsetOption.Policy": OffsetPolicy,
     "Code": Code,
 }
 
@@ -240,6 +255,11 @@ NotifyClientTerminationResponse: 1 status Status
 EndTransactionRequest: 1 topic Resource, 2 message_id string, 3 transaction_id string,
     4 resolution TransactionResolution, 5 source TransactionSource, 6 trace_context string
 EndTransactionResponse: 1 status Status
+OffsetOption: |offset_type 1 policy OffsetOption.Policy, |offset_type 2 offset int64,
+    |offset_type 3 tail_n int64, |offset_type 4 timestamp int64
+SyncLiteSubscriptionRequest: 1 action LiteSubscriptionAction, 2 topic Resource, 3 group Resource,
+    4 lite_topic_set string[], 5 version int64?, 6 offset_option OffsetOption?
+SyncLiteSubscriptionResponse: 1 status Status
 
 ThreadStackTrace: 1 nonce string, 2 thread_stack_trace string?
 VerifyMessageResult: 1 nonce string
@@ -258,9 +278,11 @@ TelemetryCommand: 1 status Status?, |command 2 settings Settings,
     |command 9 notify_unsubscribe_lite_command NotifyUnsubscribeLiteCommand
 """
 """One message a line, continued by indented lines: `[|oneof] number name type`. `?` marks explicit presence,
-`[]` a repeated field, `map` a map of text to text."""
+`[]` a repeated field, `map` a map of text to text; an enumeration with a dot is inside its message."""
 
-_FIELD = re.compile(r"(?:\|(?P<oneof>\w+) )?(?P<number>\d+) (?P<name>\w+) (?P<type>\w+)(?P<label>\?|\[\])?")
+_FIELD = re.compile(
+    r"(?:\|(?P<oneof>\w+) )?(?P<number>\d+) (?P<name>\w+) (?P<type>[\w.]+)(?P<label>\?|\[\])?"
+)
 _SCALARS = {name: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name.upper()}") for name in (
     "string", "bytes", "int32", "int64", "bool", "float",
 )}  # fmt: skip
@@ -292,6 +314,9 @@ def _add_map_entry(message: Any, field: Any) -> None:
 
 def _add_message(file: Any, name: str, members: str) -> None:
     message = file.message_type.add(name=name)
+    for full_name, values in ENUMERATIONS.items():
+        if full_name.startswith(f"{name}."):
+            _add_enumeration(message, full_name.removeprefix(f"{name}."), values)
     oneofs: list[str] = []
     optional = []
     for text in members.split(","):
@@ -320,6 +345,12 @@ def _add_message(file: Any, name: str, members: str) -> None:
         message.oneof_decl.add(name=oneof)
 
 
+def _add_enumeration(parent: Any, name: str, values: type[IntEnum]) -> None:
+    enumeration = parent.enum_type.add(name=name)
+    for value in values:
+        enumeration.value.add(name=value.name, number=value.value)
+
+
 def _load() -> dict[str, Any]:
     """Return the message classes by name."""
     file = descriptor_pb2.FileDescriptorProto(
@@ -330,9 +361,8 @@ def _load() -> dict[str, Any]:
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
         file.dependency.append(module.DESCRIPTOR.name)
     for name, values in ENUMERATIONS.items():
-        enumeration = file.enum_type.add(name=name)
-        for value in values:
-            enumeration.value.add(name=value.name, number=value.value)
+        if "." not in name:
+            _add_enumeration(file, name, values)
     names = []
     for line in TABLE.replace("\n    ", " ").splitlines():
         name, _, members = line.partition(":")

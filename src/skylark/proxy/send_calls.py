@@ -136,9 +136,10 @@ class SendCalls:
             check_type(topic, accepted, kind_of(message))
 
     def _queue(self, message: Any, queues: tuple[MessageQueue, ...]) -> MessageQueue:
-        group = message.system_properties.message_group
-        if group:
-            return queues[consistent_hash(java_hash(group), len(queues))]
+        system = message.system_properties
+        key = system.message_group or system.lite_topic
+        if key:
+            return queues[consistent_hash(java_hash(key), len(queues))]
         return queues[next(self._turns) % len(queues)]
 
     async def _send(

@@ -60,6 +60,7 @@ class Service:
             "ForwardMessageToDeadLetterQueue": receives.forward,
             "Heartbeat": clients.heartbeat,
             "NotifyClientTermination": clients.terminate,
+            "SyncLiteSubscription": clients.sync_lite,
         }
         self.methods: Mapping[str, Method] = {
             **{name: self._unary(name, handler) for name, handler in unary.items()},

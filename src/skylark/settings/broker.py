@@ -80,6 +80,22 @@ class PopSettings:
         check_ranges(self)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LiteSettings:
+    """Lite topics: many small topics of one parent topic."""
+
+    ttl_ms_min: int = setting(900_000, "minLiteTTl", 0, live=True)
+    ttl_check_interval_ms: int = setting(120_000, "liteTtlCheckInterval", 1)
+    subscription_check_interval_ms: int = setting(120_000, "liteSubscriptionCheckInterval", 1)
+    subscription_expiry_ms: int = setting(180_000, "liteSubscriptionCheckTimeoutMills", 1, live=True)
+    subscriptions_max: int = setting(100_000, "maxLiteSubscriptionCount", 1, live=True)
+    limits_topics: bool = setting(False, "enableLmqQuota", live=True)
+    topics_max: int = setting(20_000, "maxLmqConsumeQueueNum", 1, live=True)  # with enableLmqQuota
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 BATCH_BYTES_MAX = 4 << 20
 """The frame buffer of Apache's slaves."""
 
@@ -195,6 +211,7 @@ class BrokerSettings:
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     timers: TimerSettings = field(default_factory=TimerSettings)
     pop: PopSettings = field(default_factory=PopSettings)
+    lite: LiteSettings = field(default_factory=LiteSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: ServerTlsSettings = field(default_factory=ServerTlsSettings)
     tls_client: ClientTlsSettings = field(default_factory=ClientTlsSettings)

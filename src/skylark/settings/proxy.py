@@ -37,6 +37,8 @@ class ProxySettings:
     properties_bytes_max: int = setting(16 << 10, "maxUserPropertySize", 0)
     properties_max: int = setting(128, "userPropertyMaxNum", 0)
     message_group_bytes_max: int = setting(64, "maxMessageGroupSize", 1)
+    lite_topic_bytes_max: int = setting(64, "maxLiteTopicSize", 1, 100)
+    lite_unacknowledged_max: int = setting(100, "maxLiteRenewNumPerChannel", 1)  # of a client
     refuse_empty_body: bool = setting(True, "enableMessageBodyEmptyCheck")
     check_message_type: bool = setting(True, "enableTopicMessageTypeCheck")
     delay_ms_max: int = setting(86_400_000, "maxDelayTimeMills", 0)

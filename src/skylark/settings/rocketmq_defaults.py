@@ -42,9 +42,9 @@ _PAIRS = """
     enableBroadcastOffsetStore=true enableBuildConsumeQueueConcurrently=false enableCalcFilterBitMap=false
     enableCleanExpiredOffset=false enableCompaction=true enableConnectionMetrics=true
     enableConsumeQueueExt=false enableDetailStat=true enableFastChannelEventProcess=false
-    enableLagAndDlqMetrics=true enableLiteEventMode=true enableLitePopLog=false enableLmqQuota=false
-    enableLmqStats=false enableLogConsumeQueueRepeatedlyBuildWhenRecover=false
-    enableMessageStoreMetrics=true enableNetWorkFlowControl=false
+    enableLagAndDlqMetrics=true enableLiteEventMode=true enableLitePopLog=false
+    enableLmq=false enableLmqStats=false enableLogConsumeQueueRepeatedlyBuildWhenRecover=false
+    enableMessageStoreMetrics=true enableMultiDispatch=false enableNetWorkFlowControl=false
     enableNotifyAfterPopOrderLockRelease=true enableNotifyBeforePopCalculateLag=true
     enablePopBatchAck=false enablePopLog=false enablePopMetrics=true enableReconnectForGoAway=true
     enableRegisterProducer=true enableRemoteEscape=false enableRemotingMetrics=true
@@ -64,8 +64,7 @@ _PAIRS = """
     liteEventCheckInterval=10000 liteEventFullDispatchDelayTime=10000
     liteEventFullDispatchDelayTimeForWildcardGroup=10000 liteLagCountMetricsEnable=false
     liteLagLatencyCollectEnable=false liteLagLatencyMetricsEnable=false liteLagLatencyTopK=50
-    litePullThreadPoolQueueCapacity=100000 liteSubscriptionCheckInterval=120000
-    liteSubscriptionCheckTimeoutMills=180000 liteTtlCheckInterval=120000
+    litePullThreadPoolQueueCapacity=100000
     loadBalancePollNameServerInterval=30000 loadBalanceProcessorThreadPoolNums=32
     loadBalanceThreadPoolQueueCapacity=100000 lockInStrictMode=false
     logicQueueForceSwapMapInterval=43200000 logicQueueSwapMapInterval=3600000
@@ -73,14 +72,14 @@ _PAIRS = """
     mappedFileSizeConsumeQueueExt=50331648 mappedFileSwapEnable=true
     mapperFileSizeBatchConsumeQueue=13800000 maxAsyncPutMessageRequests=5000 maxBatchDeleteFilesNum=50
     maxChecksumRange=1073741824 maxClientEventCount=100 maxConsumeQueueScan=20000
-    maxErrorRateOfBloomFilter=20 maxLiteSubscriptionCount=100000 maxLmqConsumeQueueNum=20000
+    maxErrorRateOfBloomFilter=20
     maxMessageFilterNumForNotification=64 maxOffsetMapSize=104857600 maxReconnectIntervalTimeSeconds=60
     maxRecoveryCommitlogFiles=30 maxRocksDBIndexQueryDays=7 maxSlaveResendLength=268435456
     maxStatsIdleTimeInMinutes=-1 maxTopicLength=127 memTableFlushIntervalMs=3600000 messageIndexSafe=false
     metricGrpcExporterIntervalInMills=60000 metricGrpcExporterTimeOutInMills=3000
     metricLoggingExporterIntervalInMills=10000 metricsExportBatchMaxDataPoints=1000
     metricsExporterType=DISABLE metricsGrpcExporterHeader= metricsGrpcExporterTarget= metricsInDelta=false
-    metricsLabel= metricsOtelCardinalityLimit=50000 metricsPromExporterHost= minLiteTTl=900000
+    metricsLabel= metricsOtelCardinalityLimit=50000 metricsPromExporterHost=
     notifyMinBrokerIdChanged=false persistConsumerOffsetIncrementally=false popCkOffsetMaxQueueSize=20000
     popCkStayBufferTimeOut=3000 popConsumerFSServiceInit=true popConsumerKVServiceEnable=false
     popConsumerKVServiceInit=false popConsumerKVServiceLog=false

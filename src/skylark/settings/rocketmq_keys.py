@@ -119,12 +119,12 @@ _UNUSED_BY_REASON = {
     "pop follows rules of its own here": """
         maxMessageFilterNumForNotification popReviveConcurrency popReviveSkipIfGroupAbsent
         useMessageFilterForNotification useSeparateRetryQueue""",
-    "lite topics are not supported yet": """
-        enableLiteEventMode enableLitePopLog liteEventCheckInterval liteEventFullDispatchDelayTime
-        liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable liteLagLatencyCollectEnable
-        liteLagLatencyMetricsEnable liteLagLatencyTopK liteSubscriptionCheckInterval
-        liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxClientEventCount maxLiteSubscriptionCount
-        minLiteTTl""",
+    "a client of lite topics finds every message without a limit of events": """
+        enableLiteEventMode liteEventCheckInterval liteEventFullDispatchDelayTime
+        liteEventFullDispatchDelayTimeForWildcardGroup maxClientEventCount""",
+    "the lag of lite topics is computed when it is asked for (getLiteGroupInfo)": """
+        enableLitePopLog liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable
+        liteLagLatencyTopK""",
     "the route is fetched when a consumer queries its assignment": """
         loadBalancePollNameServerInterval""",
     "slaves do not act as masters, and there is no DLedger commit log: use controller mode": """
@@ -165,8 +165,8 @@ _UNUSED_BY_REASON = {
         metricsExportBatchMaxDataPoints metricsGrpcExporterTarget metricsInDelta metricsLabel
         metricsOtelCardinalityLimit
         metricsPromExporterHost""",
-    "light message queues are not supported": """
-        combineCQUseRocksdbForLmq enableLmqQuota maxLmqConsumeQueueNum""",
+    "light queues are always kept, in files, and for lite topics only": """
+        combineCQUseRocksdbForLmq enableLmq enableMultiDispatch""",
     "filter servers are not supported": "filterServerNums",
     "broker containers are not supported": "isBrokerContainer isInBrokerContainer",
     "logs are configured on the command line": "isolateLogEnable",
@@ -206,8 +206,6 @@ REFUSED_KEYS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "duplicationEnable": (_OFF, "use controller mode: enableControllerMode"),
     "enableDLegerCommitLog": (_OFF, "use controller mode: enableControllerMode"),
-    "enableLmq": (_OFF, "light message queues are not supported; their messages would be lost"),
-    "enableMultiDispatch": (_OFF, "light message queues are not supported; their messages would be lost"),
     "enableSlaveActingMaster": (_OFF, "use controller mode: enableControllerMode"),
     "indexRocksDBEnable": (_OFF, "the index is in files; RocksDB is not supported"),
     "migrateAuthFromV1Enabled": (_OFF, "import plain_acl.yml with `skylark user import`"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 import msgspec
 
 from skylark.model.message import NAME_VALUE_SEPARATOR, PROPERTY_KEYS, find_unique_key
-from skylark.store.queue_entry import ENTRY, PREPARED, message_count
+from skylark.store.queue_entry import ENTRY, LIGHT, PREPARED, message_count
 
 if TYPE_CHECKING:
     from skylark.store.consume_queue import ConsumeQueue
@@ -56,10 +56,30 @@ class AppendedRecord(msgspec.Struct, gc=False):
     store_timestamp: int
     sys_flag: int
     properties: bytes
+    light: AppendedRecord | None = None
+    """The same record in a light queue."""
 
     @property
     def end(self) -> int:
         return self.physical_offset + self.size
+
+    @property
+    def places(self) -> tuple[AppendedRecord, ...]:
+        """The record in each of its queues."""
+        return (self,) if self.light is None else (self, self.light)
+
+    def take_light(self, queue: ConsumeQueue) -> None:
+        """Take the next offset of a light queue."""
+        self.add_light(queue, queue.next_offset)
+        queue.next_offset += 1
+
+    def add_light(self, queue: ConsumeQueue, queue_offset: int) -> None:
+        """Note that the record is in a light queue, too."""
+        self.light = AppendedRecord(
+            queue, queue_offset, self.physical_offset, self.size, self.tags_code, self.store_timestamp,
+            self.sys_flag, self.properties,
+        )  # fmt: skip
+        self.sys_flag |= LIGHT
 
     @property
     def message_count(self) -> int:
@@ -251,7 +271,8 @@ def release_queue_offsets(placed: Placed) -> None:
         elif isinstance(result, list):
             release_queue_offsets(result)
         elif isinstance(result, AppendedRecord) and not result.sys_flag & PREPARED:
-            result.queue.next_offset = result.queue_offset
+            for each in result.places:
+                each.queue.next_offset = each.queue_offset
 
 
 def refuse_all(placed: Sequence[PutResult]) -> list[PutResult]:

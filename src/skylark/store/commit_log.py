@@ -12,6 +12,7 @@ import msgspec
 from zlib_ng.zlib_ng import crc32
 
 from skylark.errors import BadStoreFile, DiskFull, OffsetOutOfRange
+from skylark.model.lite_topic import LIGHT_QUEUE_ID, light_properties
 from skylark.model.message import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
@@ -66,6 +67,7 @@ from skylark.store.queue_entry import (
 )
 
 if TYPE_CHECKING:
+    from skylark.store.consume_queue import ConsumeQueue
     from skylark.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
@@ -296,18 +298,17 @@ class CommitLog:
         """Return the parts to write, up to the end of the current file, their end offset, and the results."""
         parts: list[Part] = []
         placed: list[PutResult] = []
-        position = self.appended
-        limit = self._limit()
+        position, limit = self.appended, self._limit()
         heads, store_host = self._heads, self._store_host
-        code_of, forbidden = known_codes.get, self._forbidden
-        body_bytes_max = self.message_bytes_max
-        record_bytes_max = body_bytes_max + RECORD_BYTES_EXTRA
+        code_of, forbidden, body_bytes_max = known_codes.get, self._forbidden, self.message_bytes_max
         for message in messages:
-            body, properties = message.body, message.properties
+            body, properties, light = message.body, message.properties, None
             try:
                 queue = message.queue
                 if queue is None or queue.is_forgotten:
                     queue = queues[message.topic, message.queue_id]
+                    if message.light_queue:
+                        light, properties = _in_light_queue(message, queues)
                 pack, flags, head_bytes = heads[len(message.born_host)]
             except (ValueError, KeyError) as error:
                 placed.append(Refused(PutStatus.MESSAGE_ILLEGAL, f"illegal topic, queue or host: {error}"))
@@ -320,7 +321,7 @@ class CommitLog:
                 or body_bytes > body_bytes_max
                 or forbidden in properties
             ):
-                refused = self._refuse(body_bytes, size, properties, record_bytes_max)
+                refused = self._refuse(body_bytes, size, properties)
                 if refused is not None:
                     placed.append(refused)
                     continue
@@ -355,9 +356,10 @@ class CommitLog:
                 sys_flag |= LONE_UNIT if queue.is_batched else 0
             if code is None:
                 code = tags_code(properties)
-            placed.append(
-                AppendedRecord(queue, queue_offset, position, size, code, timestamp, sys_flag, properties)
-            )
+            row = AppendedRecord(queue, queue_offset, position, size, code, timestamp, sys_flag, properties)
+            placed.append(row)
+            if light is not None:
+                row.take_light(light)
             position += size
         return parts, position, placed
 
@@ -451,7 +453,7 @@ class CommitLog:
         """Return the limit of records in the current file: the last 8 bytes are reserved for the blank."""
         return self.files.end - BLANK_BYTES if self.files.starts else self.appended
 
-    def _refuse(self, body_bytes: int, size: int, properties: bytes, record_bytes_max: int) -> Refused | None:
+    def _refuse(self, body_bytes: int, size: int, properties: bytes) -> Refused | None:
         """Return the refusal of a record that does not fit, or None if the next file has room."""
         if len(properties) > PROPERTIES_BYTES_MAX:
             reason = f"properties have {len(properties)} bytes, {PROPERTIES_BYTES_MAX} are allowed"
@@ -461,7 +463,7 @@ class CommitLog:
         if body_bytes > self.message_bytes_max:
             reason = f"body has {body_bytes} bytes, {self.message_bytes_max} are allowed"
             return Refused(PutStatus.MESSAGE_ILLEGAL, reason)
-        most = min(record_bytes_max, self.file_bytes - BLANK_BYTES)
+        most = min(self.message_bytes_max + RECORD_BYTES_EXTRA, self.file_bytes - BLANK_BYTES)
         if size > most:
             return Refused(PutStatus.MESSAGE_ILLEGAL, f"record has {size} bytes, {most} are allowed")
         return None
@@ -532,3 +534,10 @@ class CommitLog:
             self.file(start).write([part], self.appended - start)
             self.appended += len(part)
             rest = rest[len(part) :]
+
+
+def _in_light_queue(message: PutMessage, queues: QueueTable) -> tuple[ConsumeQueue, bytes]:
+    """Return the light queue of a message, and its properties with its place there. Raises ValueError."""
+    queue = queues[message.light_queue, LIGHT_QUEUE_ID]
+    # Before the others: room for a checksum must stay at the end.
+    return queue, light_properties(message.light_queue, queue.next_offset) + message.properties

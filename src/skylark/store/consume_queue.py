@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from skylark.errors import BadStoreFile
 from skylark.model.java import java_hash
-from skylark.model.message import SCHEDULE_TOPIC
+from skylark.model.lite_topic import LIGHT_PREFIX
+from skylark.model.message import RETRY_TOPIC_PREFIX, SCHEDULE_TOPIC
 from skylark.model.record import topic_part
 from skylark.store.disk import Disk
 from skylark.store.mapped_file import MappedFileQueue, OpenFiles
@@ -25,13 +26,14 @@ DIRECTORIES_ABOVE = 3
 """Directories whose entries name the next: the topic's, `consumequeue`, and the store's."""
 SEARCH_ENTRIES = 1024
 TOPIC_BYTES_MAX = 127
-RETRY_TOPIC_BYTES_MAX = 255
+DERIVED_TOPIC_BYTES_MAX = 255
 
 
 def check_topic(topic: str) -> None:
     """Raise ValueError for a topic that is too long or unsafe as a directory name."""
     size = len(topic.encode())
-    limit = RETRY_TOPIC_BYTES_MAX if topic.startswith("%RETRY%") else TOPIC_BYTES_MAX
+    is_derived = topic.startswith((RETRY_TOPIC_PREFIX, LIGHT_PREFIX))
+    limit = DERIVED_TOPIC_BYTES_MAX if is_derived else TOPIC_BYTES_MAX
     if not 0 < size <= limit:
         raise ValueError(f"topic {topic[:40]!r} has {size} bytes, 1 to {limit} are allowed")
     if "/" in topic or "\\" in topic or "\0" in topic or topic in (".", ".."):

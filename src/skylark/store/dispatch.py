@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import zlib_ng.zlib_ng
 
 from skylark.accelerator import split_records as _split_records
+from skylark.model.lite_topic import LIGHT_OFFSETS_NAME, LIGHT_QUEUE_ID, light_place
 from skylark.model.message import TRANSACTION_MASK, SystemFlag
 from skylark.model.record import ScannedRecord
 from skylark.store.append_result import (
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 FOLLOWED_BYTES = 1 << 20
 """Bytes of the log that are read and placed at once."""
 _ROLLED_BACK = int(SystemFlag.TRANSACTION_ROLLBACK)  # a member of IntFlag is slow to compare
+
+_NONE: Mapping[bytes, int] = {}
 
 Arrival = Callable[[Sequence[AppendedRecord]], None]
 
@@ -115,9 +118,7 @@ class Dispatcher:
                 self._add(placed)
         else:
             queue.tail += run.entries
-        if not queue.dirty:
-            queue.dirty = True
-            self.dirty.append(queue)
+        self._note_dirty(queue)
         if self._index is not None:
             self._index.enqueue_run(run)
 
@@ -132,6 +133,9 @@ class Dispatcher:
                 if not self.has_entry(placed):
                     continue
                 self._add(placed)
+                if placed.light is not None and not placed.light.queue.is_forgotten:
+                    self._add(placed.light)
+                    self._note_dirty(placed.light.queue)
             else:
                 queue.tail += pack(placed.physical_offset, placed.size, placed.tags_code)
             if not queue.dirty:
@@ -153,7 +157,8 @@ class Dispatcher:
                 continue
             found.append(placed)
             if self.has_entry(placed):
-                self.add_entry(placed)
+                for each in placed.places:
+                    self.add_entry(each)
             elif placed.sys_flag & INNER_BATCH:
                 self.unplaced_batches.setdefault(placed.queue.topic, placed.physical_offset)
         self.note(found)
@@ -181,9 +186,12 @@ class Dispatcher:
         queue = placed.queue
         if self._add(placed):
             queue.next_offset = queue.max_offset
-            if not queue.dirty:
-                queue.dirty = True
-                self.dirty.append(queue)
+            self._note_dirty(queue)
+
+    def _note_dirty(self, queue: ConsumeQueue) -> None:
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty.append(queue)
 
     def _add(self, placed: AppendedRecord) -> bool:
         return placed.queue.add(
@@ -229,9 +237,9 @@ class Dispatcher:
         pack, places = ENTRY.pack, self._places
         queues: list[ConsumeQueue] = []
         added: dict[ConsumeQueue, bytearray] = {}
-        for topic, queue_id, queue_offset, physical_offset, size, code, _, _, _ in records:
+        for topic, queue_id, queue_offset, physical_offset, size, code, _, _, text in records:
             queue = places.get((topic, queue_id))
-            if queue is None:
+            if queue is None or LIGHT_OFFSETS_NAME in text:
                 break
             entries = added.get(queue)
             if queue_offset != (queue.max_offset if entries is None else queue.next_offset):
@@ -260,8 +268,11 @@ class Dispatcher:
             if queue.topic != topic:
                 self.dirty.append(queue)
 
-    def place(self, record: ScannedRecord) -> AppendedRecord:
-        """Return the append result of a record read from the log. Raises ValueError for an invalid topic."""
+    def place(self, record: ScannedRecord, deleted: Mapping[bytes, int] = _NONE) -> AppendedRecord:
+        """Return the append result of a record read from the log. Raises ValueError for an invalid topic.
+
+        `deleted` as in `Replay`: a light queue gets no entries from before its deletion.
+        """
         topic, is_inner = record.topic.decode(errors="replace"), bool(record.sys_flag & INNER_BATCH)
         queue = self._queues.for_record(topic, record.queue_id, is_inner_batch=is_inner)
         properties, timestamp = record.properties, record.store_timestamp
@@ -270,10 +281,14 @@ class Dispatcher:
             if queue.is_schedule
             else tags_code(properties)
         )
-        return AppendedRecord(
+        placed = AppendedRecord(
             queue, record.queue_offset, record.physical_offset, record.size, code, timestamp, record.sys_flag,
             properties,
         )  # fmt: skip
+        light = light_place(topic, properties)
+        if light is not None and record.physical_offset >= deleted.get(light[0].encode(), 0):
+            placed.add_light(self._queues[light[0], LIGHT_QUEUE_ID], light[1])
+        return placed
 
 
 def _last_of(batch: Sequence[AppendedRecord]) -> AppendedBatch | ReadRecords | AppendedRecord:

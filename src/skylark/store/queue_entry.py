@@ -23,7 +23,9 @@ INNER_BATCH = int(SystemFlag.INNER_BATCH)
 NO_ENTRY_MASK = PREPARED | INNER_BATCH
 LONE_UNIT = 1 << 30
 """Set in memory for a single message of a batch consume queue. Clients may set it, too: look at the queue."""
-UNUSUAL_MASK = NO_ENTRY_MASK | LONE_UNIT
+LIGHT = 1 << 29
+"""Set in memory for a message with an entry in a light queue, too. Clients may set it: look at `light`."""
+UNUSUAL_MASK = NO_ENTRY_MASK | LONE_UNIT | LIGHT
 """Records without any of these flags have a plain entry."""
 BLANK_ENTRY = ENTRY.pack(0, BLANK_ENTRY_SIZE, 0)
 """An entry without a record: before a queue's first message, or where the log lost one."""

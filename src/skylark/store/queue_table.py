@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from skylark.errors import BadStoreFile
+from skylark.model.lite_topic import LITE_PREFIX, light_queue_of
 from skylark.settings import StoreSettings
 from skylark.store.batch_consume_queue import BatchConsumeQueue
 from skylark.store.consume_queue import ConsumeQueue, check_topic
@@ -125,6 +126,11 @@ class QueueTable(dict[tuple[str, int], ConsumeQueue]):
 
     def of_topic(self, topic: str) -> Iterator[ConsumeQueue]:
         return (queue for (name, _), queue in list(self.items()) if name == topic)
+
+    def light_queues(self, parent: str = "") -> list[str]:
+        """Return the light queues of a parent topic's lite topics, or those of all lite topics."""
+        prefix = light_queue_of(parent, "") if parent else LITE_PREFIX
+        return [topic for topic, _ in list(self) if topic.startswith(prefix)]
 
     def topics(self) -> list[str]:
         return sorted({topic for topic, _ in list(self)})

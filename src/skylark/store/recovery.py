@@ -12,7 +12,7 @@ the next of its queue is held until another record of the queue confirms or cont
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -99,9 +99,10 @@ class Replay:
             self._account(record)
             try:
                 if record.physical_offset >= self._deleted.get(record.topic, 0):
-                    placed = self._dispatcher.place(record)
+                    placed = self._dispatcher.place(record, self._deleted)
                     self._dispatcher.note([placed])
-                    self._take(placed)
+                    for each in placed.places:
+                        self._take(each)
                     if self._dispatcher.contradicts_itself(placed):
                         progress.add_problem(
                             f"record at {record.physical_offset} has queue offset {record.queue_offset}, but "
@@ -121,12 +122,16 @@ class Replay:
                 build_index(self._index)
         self._settle_all()
 
-    def run_for(self, queues: set[ConsumeQueue], queue_of: Callable[[ScannedRecord], object]) -> None:
+    def run_for(self, queues: set[ConsumeQueue]) -> None:
         """Add the entries of these queues only."""
         for record in self._walk:
             self._account(record)
-            if queue_of(record) in queues and record.physical_offset >= self._deleted.get(record.topic, 0):
-                self._take(self._dispatcher.place(record))
+            if record.physical_offset < self._deleted.get(record.topic, 0):
+                continue
+            with suppress(ValueError):  # of an invalid topic: reported before
+                for each in self._dispatcher.place(record, self._deleted).places:
+                    if each.queue in queues:
+                        self._take(each)
         self._settle_all()
 
     def _account(self, record: ScannedRecord) -> None:
@@ -555,14 +560,8 @@ class Recovery:
         self._distrust(self._log.min_offset)
         for queue in incomplete:
             self._reset(queue)
-
-        def queue_of(record: ScannedRecord) -> ConsumeQueue | None:
-            return self._queues.get((record.topic.decode(errors="replace"), record.queue_id))
-
         walk = self._walk(self._log.min_offset)
-        Replay(self._log, self._dispatcher, None, self._deleted, self.report, walk).run_for(
-            incomplete, queue_of
-        )
+        Replay(self._log, self._dispatcher, None, self._deleted, self.report, walk).run_for(incomplete)
 
     # Repair
 

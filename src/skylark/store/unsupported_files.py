@@ -10,12 +10,12 @@ from typing import Any
 from skylark.atomic_file import load_file
 from skylark.errors import BadJson
 from skylark.model import java
+from skylark.model.lite_topic import LIGHT_PREFIX, parse_light_queue
 from skylark.store.disk import Disk
 
 TopicAttributes = Mapping[str, Mapping[str, Any]]
 
 COMPACTION = ("cleanup.policy", "COMPACTION")
-LIGHT_TOPIC_PREFIX = "%LMQ%"
 ROCKSDB_FILE = "CURRENT"
 ROCKSDB_STORE = "rocksdbstore"
 ROCKSDB_WAY_OUT = (
@@ -65,9 +65,14 @@ def find_unsupported(
         for topic in sorted(_topics_with(attributes, COMPACTION))
     ]
     for topic in sorted(topics):
-        if topic.startswith(LIGHT_TOPIC_PREFIX):
+        if is_foreign_light_queue(topic):
             found.append(UnsupportedItem(topic, "light queue: its entries point to records of other topics"))
     return found
+
+
+def is_foreign_light_queue(topic: str) -> bool:
+    """Return whether this is a light queue, but not of a lite topic."""
+    return topic.startswith(LIGHT_PREFIX) and parse_light_queue(topic) is None
 
 
 def holds_rocksdb_data(disk: Disk, path: Path) -> bool:

@@ -19,6 +19,7 @@ from skylark.errors import BadJson, BadStoreFile, CorruptRecord, OffsetOutOfRang
 from skylark.model import java
 from skylark.model.message import PROPERTY_CRC32, StoredMessage, find_keys, find_unique_key, split_keys
 from skylark.model.record import CRC_PROPERTY_BYTES, ScannedRecord, has_valid_crc_property, unwrap
+from skylark.store.append_result import AppendedRecord
 from skylark.store.checkpoint import CHECKPOINT_BYTES, load_manifest
 from skylark.store.consume_queue import ConsumeQueue
 from skylark.store.disk import DiskFile
@@ -42,15 +43,14 @@ from skylark.store.queue_entry import (
     ENTRY_BYTES,
     NO_ENTRY_MASK,
     PREPARED,
-    message_count,
 )
 from skylark.store.recovery import DAMAGED_DIRECTORY, FILLER_TOPIC
 from skylark.store.store_reader import StoreReader
 from skylark.store.unsupported_files import (
-    LIGHT_TOPIC_PREFIX,
     ROCKSDB_STORE,
     ROCKSDB_WAY_OUT,
     holds_rocksdb_data,
+    is_foreign_light_queue,
 )
 
 FINDINGS_MAX = 1000
@@ -396,17 +396,22 @@ class QueueCheck:
         if queue is None:
             self._without_queue(topic, record)
             return
-        entry = self._entry(queue, record.queue_offset)
-        if entry is None or entry[0] != record.physical_offset:
-            self._without_entry(queue, record)
+        for placed in self._dispatcher.place(record).places:
+            self._check_place(placed)
+
+    def _check_place(self, placed: AppendedRecord) -> None:
+        queue = placed.queue
+        entry = self._entry(queue, placed.queue_offset)
+        if entry is None or entry[0] != placed.physical_offset:
+            self._without_entry(placed)
             return
-        self._claimed[queue] += message_count(record.sys_flag, record.properties)
+        self._claimed[queue] += placed.message_count
         _, size, tags_code = entry
-        expected = self._dispatcher.place(record).tags_code
-        if size != record.size:
-            self._wrong(queue, record.queue_offset, f"has size {size}, its record {record.size}")
+        expected = placed.tags_code
+        if size != placed.size:
+            self._wrong(queue, placed.queue_offset, f"has size {size}, its record {placed.size}")
         elif tags_code != expected and tags_code >= EXTENSION_BELOW:
-            self._wrong(queue, record.queue_offset, f"has tags code {tags_code}, its record {expected}")
+            self._wrong(queue, placed.queue_offset, f"has tags code {tags_code}, its record {expected}")
 
     def _entry(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int, int] | None:
         """Return an entry, from a window of entries: records come in order, so the next are in it, too."""
@@ -440,18 +445,19 @@ class QueueCheck:
             directory = self._table.directory_of(topic) / str(record.queue_id)
             self._result.add(FindingKind.QUEUE_MISSING, directory, 0, reason)
 
-    def _without_entry(self, queue: ConsumeQueue, record: ScannedRecord) -> None:
-        is_behind = record.queue_offset >= queue.max_offset
-        if record.queue_offset >= queue.min_offset and record.physical_offset < self._first_record(queue):
+    def _without_entry(self, placed: AppendedRecord) -> None:
+        queue = placed.queue
+        is_behind = placed.queue_offset >= queue.max_offset
+        if placed.queue_offset >= queue.min_offset and placed.physical_offset < self._first_record(queue):
             # Older than the queue's first message, but with a higher offset: the topic was deleted.
             self._left_over(queue.topic)
-        elif is_behind and record.physical_offset >= self._complete_to:
+        elif is_behind and placed.physical_offset >= self._complete_to:
             self._result.counts.waiting += 1
-        elif not self._reader.is_cleaned(record.physical_offset) and self._reader.disk.exists(
+        elif not self._reader.is_cleaned(placed.physical_offset) and self._reader.disk.exists(
             queue.directory
         ):
-            reason = f"does not point to the record at physical offset {record.physical_offset}"
-            self._add(FindingKind.UNIT_MISSING, queue, record.queue_offset, reason)
+            reason = f"does not point to the record at physical offset {placed.physical_offset}"
+            self._add(FindingKind.UNIT_MISSING, queue, placed.queue_offset, reason)
 
     def _left_over(self, topic: str) -> None:
         self._result.counts.left_over += 1
@@ -479,7 +485,7 @@ class QueueCheck:
         """Check every entry that matched no record. Call after the last record."""
         for queue in list(self._table.values()):
             unclaimed = queue.max_offset - queue.min_offset - self._claimed[queue]
-            if unclaimed and not queue.topic.startswith(LIGHT_TOPIC_PREFIX):
+            if unclaimed and not is_foreign_light_queue(queue.topic):
                 self._check_entries(queue, unclaimed)
 
     def _check_entries(self, queue: ConsumeQueue, unclaimed: int) -> None:

@@ -31,6 +31,8 @@ CLIENTS_WORK = {
     Code.NOTIFICATION,
     Code.POLLING_INFO,
     Code.BATCH_ACK_MESSAGE,
+    Code.POP_LITE_MESSAGE,
+    Code.LITE_SUBSCRIPTION_CTL,
 }
 SERVERS_WORK = {
     Code.REGISTER_BROKER,
@@ -48,6 +50,7 @@ PARTS = (
     "brokers",
     "topics",
     "groups",
+    "lite_topics",
     "clients",
     "offsets",
     "messages",

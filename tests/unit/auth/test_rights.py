@@ -24,12 +24,10 @@ from skylark.protocol.connection import HOT_REQUESTS
 CLUSTER = "C"
 NO_ROW = {
     # Only clients serve them.
-    *(39, 40, 220, 221, 326),
+    *(39, 40, 220, 221, 326, 200_073),
     # Nobody does: reserved, filter servers, RocketMQ 4's access control, the log of jRaft.
     *(13, 47, 209, 210, 211, 212, 213, 214, 301, 302),
-    *(50, 51, 52, 53, 54, 1014, 1015, 1016, 1017, 1018),
-    # Lite topics.
-    *range(200_070, 200_080),
+    *(50, 51, 52, 53, 54, 1014, 1015, 1016, 1017, 1018, 200_072),
 }
 
 

@@ -332,7 +332,7 @@ def test_an_update_that_changes_nothing_is_no_change() -> None:
         ("-cleanup.policy", "attempt to update an unchangeable attribute. key: cleanup.policy"),
         (
             "+message.type=LOUD",
-            "value is not in set: [DELAY, FIFO, MIXED, NORMAL, PRIORITY, TRANSACTION, UNSPECIFIED]",
+            "value is not in set: [DELAY, FIFO, LITE, MIXED, NORMAL, PRIORITY, TRANSACTION, UNSPECIFIED]",
         ),
         ("+lake.table=a/b", "invalid value: a/b; it must match [A-Za-z0-9._-]{1,100}"),
         ("+reserve.time=5", "Update topic reserveTime not supported"),

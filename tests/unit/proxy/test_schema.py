@@ -33,6 +33,8 @@ def test_messages_are_those_of_the_official_python_client(golden: Path) -> None:
         missing = fields.keys() - described(message).keys()
         assert missing <= {"client_properties"}, (name, missing)
     for name, values in ENUMERATIONS.items():
+        if "." in name:  # inside a message: the descriptors have only its name
+            continue
         theirs = known["enumerations"][name]
         ours = {value.name: value.value for value in values}
         assert theirs.items() <= ours.items(), name

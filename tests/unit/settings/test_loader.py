@@ -252,9 +252,9 @@ def test_the_whole_configuration_of_5_5_is_taken(tmp_path: Path) -> None:
     loaded = load(file=write(tmp_path, "b.conf", text))
     told = {warning.partition(" ")[0] for warning in loaded.warnings}
     assert told == {*OF_THE_MACHINE, "cleanFileForciblyEnable"}, "the last was set for the recording"
-    changed = re.sub("(?m)^(liteTtl.*|timerRocksDBP.*|maxRocksDB.*)=[0-9]+$", r"\1=8", text)
+    changed = re.sub("(?m)^(liteLag.*|timerRocksDBP.*|maxRocksDB.*)=[0-9]+$", r"\1=8", text)
     told = {warning.partition(" ")[0] for warning in load(file=write(tmp_path, "c.conf", changed)).warnings}
-    assert {"liteTtlCheckInterval", "timerRocksDBPrecisionMs", "maxRocksDBIndexQueryDays"} < told
+    assert {"liteLagLatencyTopK", "timerRocksDBPrecisionMs", "maxRocksDBIndexQueryDays"} < told
 
 
 @pytest.mark.parametrize("key", ["timerRocksDBEnable", "transRocksDBEnable", "indexRocksDBEnable"])

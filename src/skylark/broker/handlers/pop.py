@@ -27,6 +27,7 @@ from skylark.broker.groups import SubscriptionGroups
 from skylark.broker.handlers.served_requests import HandlerReply, serves, serves_command
 from skylark.broker.offsets import ConsumerOffsets
 from skylark.broker.pop.held_pops import ANY_QUEUE, HeldPops, HeldRequest, Holding
+from skylark.broker.pop.lite_pops import LitePops
 from skylark.broker.pop.ordered_batches import OrderedAck
 from skylark.broker.pop.pop_reader import PopFound
 from skylark.broker.pop.pops import Pops
@@ -89,6 +90,7 @@ class PopHandlers:
         consumers: ConsumerGroups,
         offsets: ConsumerOffsets,
         pops: Pops,
+        lite: LitePops,
         latencies: RequestLatencies,
         tasks: Tasks,
         read_cold: ReadCold,
@@ -102,6 +104,7 @@ class PopHandlers:
         self._consumers = consumers
         self._offsets = offsets
         self._pops = pops
+        self._lite = lite
         self._latencies = latencies
         self._tasks = tasks
         self._read_cold = read_cold
@@ -251,6 +254,9 @@ class PopHandlers:
         topic, group, queue_id = request.topic, request.consumer_group, request.queue_id
         queue_offset = request.queue_offset
         self._check_queue(peer, topic, queue_id)
+        if request.lite_topic:
+            self._lite.acknowledge(request, handle)
+            return command.reply()
         low, high = self._range(topic, queue_id)
         if not low <= queue_offset <= high:
             raise BrokerError.for_code(
@@ -307,6 +313,9 @@ class PopHandlers:
         queue_offset = request.queue_offset
         self._check_queue(peer, topic, queue_id)
         self._check_invisible_time(request.invisible_time)
+        if request.lite_topic:
+            lite = self._lite.change_invisible_time(request, handle)
+            return command.reply(ResponseCode.SUCCESS, SET_REMARK, fields=lite.to_fields())
         low, high = self._range(topic, queue_id)
         if not low <= queue_offset < high:
             return command.reply(ResponseCode.NO_MESSAGE)

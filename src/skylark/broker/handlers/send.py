@@ -15,6 +15,7 @@ from skylark.broker.delayed.timed_messages import handle_of
 from skylark.broker.delayed.timers import DelayedMessages
 from skylark.broker.error_replies import (
     FAQ,
+    full,
     group_not_exist,
     illegal,
     invalid_parameter,
@@ -37,9 +38,13 @@ from skylark.clock import Clock
 from skylark.errors import BadBody, BrokerError
 from skylark.model import names
 from skylark.model.body import decompress
+from skylark.model.lite_topic import LIGHT_QUEUE_ID, LITE, light_queue_of, lite_name_error
 from skylark.model.message import (
     DEAD_LETTER_TOPIC_PREFIX,
     HOST_V4_BYTES,
+    PROPERTY_LIGHT_OFFSETS,
+    PROPERTY_LIGHT_QUEUES,
+    PROPERTY_LITE_TOPIC,
     RETRY_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     PutMessage,
@@ -82,6 +87,8 @@ RETRY_BY_HEADER_VERSION = 121
 
 ZERO_REMARK = "properties: a zero character is not allowed"
 """Recovery takes zeros in properties for damage by a power failure."""
+LITE_NAME_BYTES_MAX = 100
+"""Bytes of a lite topic's name: with the parent's, it names a directory."""
 LATEST_TIME_MS = 253_402_214_400_000
 """The latest time that datetime can represent."""
 
@@ -309,12 +316,16 @@ class SendPath:
             else:
                 queue = None
                 queue_id, sys_flag = self._admit(peer, request, now_ms)
+        light_queue = ""
+        if queue is None and f"{PROPERTY_LITE_TOPIC}\x01" in text:
+            light_queue, text = self._light(request.topic, text)
         properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
         if "UNIQ_KEY\x01" not in text and not in_batch:
             properties += b"UNIQ_KEY\x01%b\x02" % self._unique_ids.next(now_ms).encode()
         message = PutMessage(
             request.topic, queue_id, command.body, properties + self._added, request.flag, sys_flag,
             request.born_timestamp, peer.packed_host, request.reconsume_times, queue=queue,
+            light_queue=light_queue,
         )  # fmt: skip
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             message.queue = None
@@ -323,11 +334,44 @@ class SendPath:
         if "DELAY" in text or "TIMER_DEL" in text or "TRAN_MSG" in text or "POP_CK" in text:
             message.queue = None
             self._special(message)
+            if light_queue and message.topic != request.topic:
+                raise illegal("a message of a lite topic cannot be delayed or part of a transaction")
         if "WAIT\x01false" in text:
             message.wait = False
         elif self._lacks_replicas:
             raise system_error("in-sync replicas not enough")
         return message
+
+    def _light(self, topic: str, text: str) -> tuple[str, str]:
+        """Return the light queue of a message, and its properties without a place there.
+
+        No light queue for a topic without lite topics. Raises BrokerError.
+        """
+        config = self._topics.get(topic)
+        properties = decode_properties(text.encode())
+        lite_topic = properties.get(PROPERTY_LITE_TOPIC, "")
+        if config is None or config.attributes.get(MESSAGE_TYPE) != LITE or not lite_topic:
+            return "", text
+        fault = lite_name_error(lite_topic, LITE_NAME_BYTES_MAX)
+        if fault is not None:
+            raise illegal(fault)
+        name = light_queue_of(topic, lite_topic)
+        if (name, LIGHT_QUEUE_ID) not in self._queues:
+            self._check_light_quota()
+        for each in (PROPERTY_LIGHT_QUEUES, PROPERTY_LIGHT_OFFSETS):
+            properties.pop(each, None)
+        return name, encode_properties(properties).decode()
+
+    def _check_light_quota(self) -> None:
+        """Refuse one more lite topic than allowed."""
+        settings = self._live.current
+        if len(self._queues) >= settings.queues_max:
+            raise full("queues", settings.queues_max)
+        most = settings.lite.topics_max
+        if settings.lite.limits_topics and len(self._queues.light_queues()) >= most:
+            raise BrokerError.for_code(
+                ResponseCode.LMQ_QUOTA_EXCEEDED, f"{most} lite topics exist; delete some, or let them expire"
+            )
 
     def _note_admitted(self, queue: ConsumeQueue, *, takes_batches: bool = False) -> None:
         """Check messages to this queue no more, until the topics change; of a BatchCQ topic, batches only."""
@@ -618,6 +662,9 @@ class SendPath:
         request = command.request
         if request.topic.startswith(RETRY_TOPIC_PREFIX):
             raise illegal(f"batch request does not support retry group {request.topic}")
+        config = self._topics.get(request.topic)
+        if config is not None and config.attributes.get(MESSAGE_TYPE) == LITE:
+            raise illegal(f"topic {request.topic} has lite topics, which take no batches")
         queue = self._queues.get((request.topic, request.queue_id))
         message = self._message(peer, command, queue, now_ms, in_batch=not is_inner)
         if queue is not None and self._topics.takes_batches(request.topic):

@@ -15,6 +15,7 @@ from skylark.broker.topic_lifecycle import TopicDeletion
 from skylark.broker.topics import TopicTable, parse_changes
 from skylark.clock import Clock
 from skylark.model import names
+from skylark.model.lite_topic import parse_light_queue
 from skylark.protocol.bodies import DataVersion, GroupList, TopicConfig, TopicList
 from skylark.protocol.codes import NO_CODE_REMARK, RequestCode
 from skylark.protocol.requests.topic import (
@@ -92,7 +93,10 @@ class TopicHandlers:
     async def clean_unused_topics(self) -> None:
         """Delete the queues of topics that no longer exist."""
         for topic in self.store.topics():
-            if self.topics.get(topic) is None and not self.topics.is_system(topic):
+            place = parse_light_queue(topic)
+            if self.topics.get(topic if place is None else place[0]) is None and not self.topics.is_system(
+                topic
+            ):
                 await self.deletion.delete_queues(topic)
 
     @serves_code(RequestCode.GET_ALL_TOPIC_CONFIG)

@@ -11,6 +11,7 @@ from skylark.broker.due_requests import DueRequests
 from skylark.broker.filters.compiled_subscription import CompiledSubscription
 from skylark.model import names
 from skylark.protocol.command import RemotingCommand
+from skylark.protocol.requests.lite import PopLiteMessage
 from skylark.protocol.requests.pop import Notification, PopMessage
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
@@ -21,7 +22,8 @@ ANY_QUEUE = -1
 EARLY_MS = 50
 """A request is answered this long before its time is up."""
 
-Q = TypeVar("Q", PopMessage, Notification)
+Q = TypeVar("Q", PopMessage, Notification, PopLiteMessage)
+_Pair = tuple[str, str]
 
 
 class Holding(Enum):
@@ -35,7 +37,9 @@ class Holding(Enum):
 class HeldRequest(Generic[Q]):
     """A pop or a notification that may be held. When resumed it is tried again."""
 
-    __slots__ = ("command", "deadline_ms", "peer", "request", "since", "subscription", "timer", "was_held")
+    __slots__ = (
+        "command", "deadline_ms", "pair", "peer", "request", "since", "subscription", "timer", "was_held",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -44,7 +48,10 @@ class HeldRequest(Generic[Q]):
         request: Q,
         subscription: CompiledSubscription | None,
         now_ms: int,
+        pair: _Pair | None = None,
     ) -> None:
+        """It is held with those of the same `pair`, by default of topic and group."""
+        self.pair: _Pair = (request.topic, request.consumer_group) if pair is None else pair
         self.peer = peer
         self.command = command
         self.request: Q = request
@@ -64,9 +71,6 @@ class HeldRequest(Generic[Q]):
         if tags_filter is not None and not tags_filter(placed.tags_code):
             return False
         return text_filter is None or text_filter(placed.properties)
-
-
-_Pair = tuple[str, str]
 
 
 class HeldPops(Generic[Q]):
@@ -102,14 +106,14 @@ class HeldPops(Generic[Q]):
         request, settings = held.request, self._live.current.pop
         if request.poll_time <= 0 or self._is_stopped or now_ms > held.deadline_ms - EARLY_MS:
             return Holding.TIMEOUT
-        pair: _Pair = (request.topic, request.consumer_group)
+        pair = held.pair
         queues = self._held.get(pair)
         waiting = queues.get(request.queue_id) if queues is not None else None
         if self.count >= settings.held_max or (waiting is not None and len(waiting) > settings.held_key_max):
             return Holding.FULL
         if queues is None:
             queues = self._held[pair] = {}
-            for name in (request.topic, *names.pop_retry_topics(*pair)):
+            for name in (pair[0], *names.pop_retry_topics(*pair)):
                 self._pairs.setdefault(name, set()).add(pair)
         queues.setdefault(request.queue_id, {})[held] = None
         self._by_peer.setdefault(held.peer, set()).add(held)
@@ -217,7 +221,7 @@ class HeldPops(Generic[Q]):
         held.timer.cancel()
         self.count -= 1
         request = held.request
-        pair: _Pair = (request.topic, request.consumer_group)
+        pair = held.pair
         queues = self._held[pair]
         waiting = queues[request.queue_id]
         del waiting[held]
@@ -225,7 +229,7 @@ class HeldPops(Generic[Q]):
             del queues[request.queue_id]
         if not queues:
             del self._held[pair]
-            for name in (request.topic, *names.pop_retry_topics(*pair)):
+            for name in (pair[0], *names.pop_retry_topics(*pair)):
                 self._pairs[name].discard(pair)
                 if not self._pairs[name]:
                     del self._pairs[name]

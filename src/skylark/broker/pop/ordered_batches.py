@@ -144,6 +144,16 @@ class OrderedBatches:
         batch.next_visible = {**(batch.next_visible or {}), queue_offset: visible_ms}
         self.changes += 1
 
+    def suspend(self, key: Key, pop_time: int, visible_ms: int) -> None:
+        """Make a whole batch visible at this time. Its messages do not count as delivered once more."""
+        batch = self._batches.get(key)
+        if batch is None or batch.pop_time != pop_time:
+            return
+        batch.delivered = {each: max(count - 1, 0) for each, count in (batch.delivered or {}).items()} or None
+        batch.next_visible = None
+        batch.invisible_time = visible_ms - pop_time
+        self.changes += 1
+
     def clear(self, key: Key) -> None:
         """Forget the batch of a queue: its offset was reset."""
         if self._batches.pop(key, None) is not None:

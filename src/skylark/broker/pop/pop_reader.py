@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -16,6 +16,7 @@ from skylark.broker.pop.popped_batches import PoppedBatch, PoppedBatches
 from skylark.broker.topics import MESSAGE_TYPE, PRIORITY, PRIORITY_FACTOR, PRIORITY_FACTOR_DEFAULT, TopicTable
 from skylark.clock import Clock
 from skylark.model import names
+from skylark.model.lite_topic import LIGHT_QUEUE_ID, LITE_PREFIX, light_place
 from skylark.model.message import HOST_V6_MASK, RETRY_TOPIC_PREFIX
 from skylark.model.record import (
     HEADS,
@@ -38,6 +39,7 @@ from skylark.protocol.pop_handle import (
     order_info,
     start_info,
 )
+from skylark.protocol.requests.lite import PopLiteMessage
 from skylark.protocol.requests.pop import INIT_MIN, Notification, PopMessage
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
@@ -76,6 +78,8 @@ class PopFound:
     count: int = 0
     cold: list[tuple[ConsumeQueue, int]] = field(default_factory=list)
     """Queues and offsets whose data is not in memory."""
+    visited: int = 0
+    """Light queues that were looked into."""
     blocked_until: int = 0
     """When the first of the queues that are blocked by an ordered batch is free."""
 
@@ -250,9 +254,23 @@ class PopReader:
 
     # --- In order ---
 
+    def pop_light(
+        self, request: PopLiteMessage, light_queues: Iterable[str], *, may_block: bool = False
+    ) -> PopFound:
+        """Take up to `max_msg_nums` messages of light queues, each of them in order."""
+        found = PopFound(self._clock.now_ms(), ORDERED_REVIVE_QUEUE, max(request.max_msg_nums, 1))
+        for name in light_queues:
+            self._visit_ordered(request, name, LIGHT_QUEUE_ID, None, found, may_block)
+            found.visited += 1
+            if found.is_full:
+                break
+        if found.count:
+            self._stats.count_gets(request.topic, request.consumer_group, found.count, found.bytes)
+        return found
+
     def _visit_ordered(
         self,
-        request: PopMessage,
+        request: PopMessage | PopLiteMessage,
         topic: str,
         queue_id: int,
         subscription: CompiledSubscription | None,
@@ -280,7 +298,7 @@ class PopReader:
             found.cold.append((queue, position))
             return
         if result.records:
-            offsets = _offsets_of(result, position)
+            offsets = _offsets_of(result, position, light_queue=topic.startswith(LITE_PREFIX))
             batch = self._ordered.update(
                 key,
                 offsets,
@@ -290,11 +308,14 @@ class PopReader:
                 now_ms=found.pop_time,
             )
             delivered = batch.delivered or {}
-            least = min(delivered.values()) if len(delivered) == len(offsets) else 0
-            flag = names.pop_retry_flag(topic)
-            found.order_counts.append(order_info(flag, queue_id, delivered.items(), least))
-            found.starts.append(start_info(flag, queue_id, position))
-            found.offsets.append(offsets_info(flag, queue_id, offsets))
+            if isinstance(request, PopLiteMessage):
+                found.order_counts += [str(delivered.get(each, 0)) for each in offsets]
+            else:
+                least = min(delivered.values()) if len(delivered) == len(offsets) else 0
+                flag = names.pop_retry_flag(topic)
+                found.order_counts.append(order_info(flag, queue_id, delivered.items(), least))
+                found.starts.append(start_info(flag, queue_id, position))
+                found.offsets.append(offsets_info(flag, queue_id, offsets))
             found.records += result.records
             found.bytes += result.bytes
             found.count += len(offsets)
@@ -419,11 +440,20 @@ def _place(entries: bytes | bytearray) -> tuple[int, int]:
     return _QUEUE_OFFSET.unpack_from(entries)[0], _SIZE.unpack_from(entries, _QUEUE_OFFSET.size)[0]
 
 
-def _offsets_of(result: GetResult, position: int) -> Sequence[int]:
+def _offsets_of(result: GetResult, position: int, *, light_queue: bool = False) -> Sequence[int]:
     """Return the queue offsets of the records that were found."""
     if result.next_offset - position == len(result.records):
         return range(position, result.next_offset)
+    if light_queue:
+        return [_light_offset(record) for record in result.records]
     return [_QUEUE_OFFSET.unpack_from(record, _QUEUE_OFFSET_AT)[0] for record in result.records]
+
+
+def _light_offset(record: Buffer) -> int:
+    parts = split(record)
+    place = light_place(parts.topic.decode(), bytes(parts.properties))
+    assert place is not None, "a light queue has an entry of a record that is not in it"
+    return place[1]
 
 
 def _unwrap(result: GetResult, position: int, wanted: int) -> None:

@@ -88,6 +88,7 @@ class AckMessage(Request[None], frozen=True):
     queue_id: Int32
     extra_info: str
     queue_offset: Int64 = field(name="offset")
+    lite_topic: str | None = None
 
 
 class InvisibleTimeReply(Header, frozen=True):
@@ -105,6 +106,8 @@ class ChangeMessageInvisibleTime(Request[InvisibleTimeReply], frozen=True):
     extra_info: str
     queue_offset: Int64 = field(name="offset")
     invisible_time: Int64
+    lite_topic: str | None = None
+    suspend: bool | None = None
 
 
 class NotificationReply(Header, frozen=True):
