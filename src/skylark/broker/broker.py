@@ -41,7 +41,7 @@ from skylark.broker.handlers.stats import StatsHandlers
 from skylark.broker.handlers.timers import TimerHandlers
 from skylark.broker.handlers.topics import TopicHandlers
 from skylark.broker.handlers.transactions import TransactionHandlers
-from skylark.broker.metadata_files import MetadataFile, MetadataWriter, load_metadata
+from skylark.broker.metadata_files import MetadataFile, MetadataWriter, load_metadata, newer_file
 from skylark.broker.monitoring.runtime_info import RuntimeInfo
 from skylark.broker.monitoring.stats import STEP_S, BrokerStats
 from skylark.broker.offsets import ConsumerOffsets
@@ -100,6 +100,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+OFFSETS_FILE = "consumerOffset.json"
+LIGHT_OFFSETS_FILE = "lmqConsumerOffset.json"
+"""All offsets again: RocketMQ's file if light queues are enabled. Written once there are lite topics."""
 COLD_READERS = 4
 EXPIRE_WAITERS_S = 0.1
 WAITERS_CHECK_S = 0.005
@@ -281,7 +284,9 @@ class Broker:
         )
         self._topics_file = self.metadata.add(directory / "topics.json", self.topics.snapshot)
         groups_file = self.metadata.add(directory / "subscriptionGroup.json", self.groups.snapshot)
-        self._offsets_file = self.metadata.add(directory / "consumerOffset.json", self.offsets.snapshot)
+        self._offsets_file = self.metadata.add(directory / OFFSETS_FILE, self.offsets.snapshot)
+        self._light_offsets_file = self.metadata.add(directory / LIGHT_OFFSETS_FILE, self.offsets.snapshot)
+        self._had_light_offsets = False
         self._delays_file = self.metadata.add(directory / "delayOffset.json", self.delay_levels.snapshot)
         self._timers_file = self.metadata.add(directory / "timermetrics", self.timers.snapshot)
         self._order_file = self.metadata.add(directory / "consumerOrderInfo.json", self.pops.ordered.snapshot)
@@ -521,7 +526,8 @@ class Broker:
         self._has_new_users = self.access.load()
         load_metadata(directory / "topics.json", self.topics.load)
         load_metadata(directory / "subscriptionGroup.json", self.groups.load)
-        load_metadata(directory / "consumerOffset.json", self.offsets.load)
+        load_metadata(newer_file(directory, OFFSETS_FILE, LIGHT_OFFSETS_FILE), self.offsets.load)
+        self._had_light_offsets = (directory / LIGHT_OFFSETS_FILE).exists()
         load_metadata(directory / "messageRequestMode.json", self.request_modes.load)
         load_metadata(directory / "consumerOrderInfo.json", self.pops.ordered.load)
         now_ms = self.clock.now_ms()
@@ -659,6 +665,8 @@ class Broker:
     async def _write_offsets(self) -> None:
         """Return when the offsets are on disk. Raises OSError."""
         self._offsets_file.mark()
+        if self._keeps_light_offsets:
+            self._light_offsets_file.mark()
         await self.metadata.flush()
 
     def watermarks(self) -> dict[str, int]:
@@ -764,6 +772,8 @@ class Broker:
         if self.offsets.changes != self._offset_changes_saved:
             self._offset_changes_saved = self.offsets.changes
             self._offsets_file.mark()
+            if self._keeps_light_offsets:
+                self._light_offsets_file.mark()
 
     def _save_delays(self) -> None:
         if self.delay_levels.changes != self._delay_changes_saved:
@@ -784,6 +794,10 @@ class Broker:
         self.held_pops.wake_topic(topic)
         self.held_notifications.wake_topic(topic)
         self.lite_pops.forget(topic)
+
+    @property
+    def _keeps_light_offsets(self) -> bool:
+        return self._had_light_offsets or self.lite_pops.subscriptions.was_used
 
     async def _delete_lite_topics(self) -> None:
         if not self.role.is_slave:

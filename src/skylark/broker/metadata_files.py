@@ -20,6 +20,18 @@ Snapshot = Callable[[], Encode]
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 
 
+def newer_file(directory: Path, usual: str, other: str) -> Path:
+    """Return the file that was written last; the usual one if the other is missing."""
+
+    def written(name: str) -> float:
+        try:
+            return (directory / name).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    return directory / (other if written(other) > written(usual) else usual)
+
+
 def load_metadata(path: Path, load: Callable[[bytes], None]) -> bool:
     """Load a table from its file, or from `.bak` if that is missing or damaged; False if there is neither.
 

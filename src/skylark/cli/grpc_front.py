@@ -66,12 +66,16 @@ class GrpcFront:
     """Starts a proxy when the broker is ready. A port that is taken is reported, and the broker serves on."""
 
     def __init__(self, port: str | None) -> None:
-        """`port` is that of the command line. Raises UsageError."""
+        """`port` is that of the command line. Raises UsageError, and SettingsError for a variable."""
+        from skylark.settings.loader import load_settings  # noqa: PLC0415
+        from skylark.settings.proxy import ProxySettings  # noqa: PLC0415
+
         self._is_asked_for = port is not None
         self._port = parse_port(port)
         self._proxy: GrpcProxy | None = None
         if self._port is not None and self._is_asked_for:
             check_installed()
+        self._loaded = load_settings(ProxySettings, environment=os.environ, prefix=PROXY_PREFIX)
 
     async def start(self, broker: Broker) -> None:
         """Listen beside a broker, with its users, and say where, or why not."""
@@ -91,22 +95,19 @@ class GrpcFront:
                 typer.echo("no gRPC port: it needs a name server; pass --namesrv")
             return
         from skylark.proxy.proxy import GrpcProxy  # noqa: PLC0415 - slow, the broker serves already
-        from skylark.settings.loader import load_settings  # noqa: PLC0415
-        from skylark.settings.proxy import ProxySettings  # noqa: PLC0415
 
-        loaded = load_settings(ProxySettings, environment=os.environ, prefix=PROXY_PREFIX)
         own = replace(
-            loaded.settings, host=settings.host, port=self._port, auth=settings.auth, metrics_port=0
+            self._loaded.settings, host=settings.host, port=self._port, auth=settings.auth, metrics_port=0
         )
-        if not any(name.startswith("tls.") for name in loaded.origins):
+        if not any(name.startswith("tls.") for name in self._loaded.origins):
             own = replace(own, tls=settings.tls)
-        proxy = GrpcProxy(
-            own,
-            cluster_settings(settings),
-            users=None if broker is None else broker.access.store,
-            nearby=None if broker is None else broker.nearby(),
-        )
         try:
+            proxy = GrpcProxy(
+                own,
+                cluster_settings(settings),
+                users=None if broker is None else broker.access.store,
+                nearby=None if broker is None else broker.nearby(),
+            )
             await proxy.start()
         except (OSError, RocketMQError) as error:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)

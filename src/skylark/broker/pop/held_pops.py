@@ -40,6 +40,7 @@ class HeldRequest(Generic[Q]):
     __slots__ = (
         "command", "deadline_ms", "pair", "peer", "request", "since", "subscription", "timer", "was_held",
     )  # fmt: skip
+    pair: _Pair
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class HeldRequest(Generic[Q]):
         pair: _Pair | None = None,
     ) -> None:
         """It is held with those of the same `pair`, by default of topic and group."""
-        self.pair: _Pair = (request.topic, request.consumer_group) if pair is None else pair
+        self.pair = pair or (request.topic, request.consumer_group)
         self.peer = peer
         self.command = command
         self.request: Q = request

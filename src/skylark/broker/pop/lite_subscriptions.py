@@ -90,6 +90,8 @@ class LiteSubscriptions:
         """Resumes a held pop of a client; False if it has none."""
         self.count = 0
         """Pairs of a client and a light queue."""
+        self.was_used = False
+        """Whether any client has ever subscribed."""
 
     # --- Changes by clients ---
 
@@ -130,6 +132,7 @@ class LiteSubscriptions:
         if client is None or (client.group, client.topic) != (change.group, change.topic):
             self.remove(change.client_id)
             client = LiteClient(change.client_id, change.group, change.topic, now)
+            self.was_used = True
             self.clients[change.client_id] = client
         client.peer = peer
         client.changed_at = now
