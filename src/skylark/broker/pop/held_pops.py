@@ -40,7 +40,6 @@ class HeldRequest(Generic[Q]):
     __slots__ = (
         "command", "deadline_ms", "pair", "peer", "request", "since", "subscription", "timer", "was_held",
     )  # fmt: skip
-    pair: _Pair
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class HeldRequest(Generic[Q]):
         pair: _Pair | None = None,
     ) -> None:
         """It is held with those of the same `pair`, by default of topic and group."""
-        self.pair = pair or (request.topic, request.consumer_group)
+        self.pair: _Pair = pair or (request.topic, request.consumer_group)
         self.peer = peer
         self.command = command
         self.request: Q = request
@@ -107,7 +106,7 @@ class HeldPops(Generic[Q]):
         request, settings = held.request, self._live.current.pop
         if request.poll_time <= 0 or self._is_stopped or now_ms > held.deadline_ms - EARLY_MS:
             return Holding.TIMEOUT
-        pair = held.pair
+        pair: _Pair = held.pair
         queues = self._held.get(pair)
         waiting = queues.get(request.queue_id) if queues is not None else None
         if self.count >= settings.held_max or (waiting is not None and len(waiting) > settings.held_key_max):
@@ -222,7 +221,7 @@ class HeldPops(Generic[Q]):
         held.timer.cancel()
         self.count -= 1
         request = held.request
-        pair = held.pair
+        pair: _Pair = held.pair
         queues = self._held[pair]
         waiting = queues[request.queue_id]
         del waiting[held]
