@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntFlag
 from functools import lru_cache
@@ -147,8 +146,7 @@ class PutMessage(msgspec.Struct, gc=False, kw_only=False):
     """A light queue that gets an entry, too. Without `queue` only."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     """A decoded record of the commit log. `body` is as stored, possibly compressed (see `model.body`)."""
 
     topic: str

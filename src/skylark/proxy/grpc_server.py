@@ -277,8 +277,9 @@ class _Exchange:
 
 
 def _framed(message: Any) -> bytes:
-    data = message.SerializeToString()
-    return _PREFIX.pack(0, len(data)) + cast("bytes", data)
+    """Return a message, which may be encoded already, as it travels."""
+    data: bytes = message if type(message) is bytes else message.SerializeToString()
+    return _PREFIX.pack(0, len(data)) + data
 
 
 def _status(code: int, message: str, *, is_started: bool) -> bytes:

@@ -1,12 +1,11 @@
 """Pure. Header blocks of HTTP/2 (HPACK, RFC 7541): a fast decoder, and fixed blocks to send.
 
-Huffman codes and the static table are those of the library `hpack`, whose decoder is several times slower.
+The tables of Huffman codes and headers are those of the library `hpack`, whose decoder is slower.
 """
 
 from __future__ import annotations
 
-from hpack.exceptions import HPACKDecodingError
-from hpack.huffman_table import decode_huffman
+from hpack.huffman_table import HUFFMAN_COMPLETE, HUFFMAN_EMIT_SYMBOL, HUFFMAN_FAIL, HUFFMAN_TABLE
 from hpack.table import HeaderTable
 
 TABLE_BYTES = 4096
@@ -48,7 +47,7 @@ class HeaderDecoder:
         """Return the headers; of several with one name the last. Raises BadHeaderBlock."""
         try:
             return self._decode(block)
-        except (IndexError, HPACKDecodingError):
+        except IndexError:
             raise BadHeaderBlock("the header block is cut off or refers to nothing") from None
 
     def _decode(self, block: bytes) -> dict[str, str]:
@@ -136,6 +135,41 @@ def _text(block: bytes, position: int) -> tuple[str, int]:
     if first >= 0x80:
         data = decode_huffman(data)
     return data.decode("latin-1"), end
+
+
+_Step = tuple[int, bytes, bool]
+"""The next state, what a byte adds to the text, and whether the text may end there."""
+_steps: dict[int, _Step] = {}
+"""By state and byte, 65,536 at most; made when they are needed."""
+
+
+def decode_huffman(data: bytes) -> bytes:
+    """Return the text of a Huffman code, a byte at a time. Raises BadHeaderBlock."""
+    state, is_complete = 0, True
+    text: list[bytes] = []
+    for byte in data:
+        key = state << 8 | byte
+        step = _steps.get(key)
+        if step is None:
+            step = _steps[key] = _make_step(state, byte)
+        state, symbols, is_complete = step
+        text.append(symbols)
+    if not is_complete:
+        raise BadHeaderBlock("a Huffman code is cut off")
+    return b"".join(text)
+
+
+def _make_step(state: int, byte: int) -> _Step:
+    """Take the two halves of a byte by the table of `hpack`."""
+    symbols = bytearray()
+    flags = 0
+    for half in (byte >> 4, byte & 0x0F):
+        state, flags, symbol = HUFFMAN_TABLE[state << 4 | half]
+        if flags & HUFFMAN_FAIL:
+            raise BadHeaderBlock("no Huffman code")
+        if flags & HUFFMAN_EMIT_SYMBOL:
+            symbols.append(symbol)
+    return state, bytes(symbols), bool(flags & HUFFMAN_COMPLETE)
 
 
 # --- Sending ---

@@ -33,7 +33,7 @@ from skylark.proxy.call import Call, Send, together
 from skylark.proxy.clients import ClientTable
 from skylark.proxy.cluster import Cluster
 from skylark.proxy.message_checks import check_expression, check_group, check_topic
-from skylark.proxy.message_codec import message_id_of, to_message
+from skylark.proxy.message_codec import message_id_of, received
 from skylark.proxy.renewals import Renewals, change_invisible
 from skylark.proxy.schema import Code, v2
 from skylark.proxy.status import OK, CallRefused, common_status, refusal_of, status
@@ -301,7 +301,7 @@ class ReceiveCalls:
         popped = []
         if result.code == ResponseCode.SUCCESS:
             popped = list(_popped(result, wanted.broker))
-        deliverable: list[tuple[PopHandle, Any]] = []
+        deliverable: list[tuple[PopHandle, bytes]] = []
         for each in popped:
             if wanted.tags is not None and each.stored.properties.get(PROPERTY_TAGS) not in wanted.tags:
                 self._tasks.spawn(self._discard(group, topic, each.handle))
@@ -310,7 +310,7 @@ class ReceiveCalls:
             else:
                 text, now_ms = each.handle.encode(), self._clock.now_ms()
                 try:
-                    message = to_message(each.stored, topic, attempt=each.attempt, handle=text, now_ms=now_ms)
+                    message = received(each.stored, topic, attempt=each.attempt, handle=text, now_ms=now_ms)
                 except BadBody as error:
                     log.warning("message cannot be delivered group=%s topic=%s error=%s", group, topic, error)
                     continue
@@ -320,13 +320,13 @@ class ReceiveCalls:
             raise CallRefused(Code.MESSAGE_NOT_FOUND, text)
         await self._write(send, deliverable, wanted)
 
-    async def _write(self, send: Send, deliverable: list[tuple[PopHandle, Any]], wanted: Wanted) -> None:
+    async def _write(self, send: Send, deliverable: list[tuple[PopHandle, bytes]], wanted: Wanted) -> None:
         """Send messages; those that could not be sent become visible soon."""
         sent = 0
         try:
             await send(v2.ReceiveMessageResponse(status=OK))
             for handle, message in deliverable:
-                await send(v2.ReceiveMessageResponse(message=message))
+                await send(message)
                 sent += 1
                 if wanted.is_renewed:
                     self._renewals.keep(wanted.client_id, wanted.group, wanted.topic, handle)
