@@ -42,6 +42,7 @@ from skylark.settings.broker import LiteSettings
 from tests.support.broker import BrokerClient, running_broker, until
 from tests.support.clock import ManualClock
 from tests.support.lite_consumer import GROUP, PARENT, LiteConsumer, LitePopped
+from tests.support.store import unpack_golden
 
 FROM_FIRST = OffsetOption(POLICY, POLICY_MIN)
 
@@ -337,3 +338,27 @@ async def test_clients_that_are_silent_for_long_lose_their_subscriptions(tmp_pat
         await LiteConsumer(client).subscribe("one")
         await until(lambda: not broker.lite_pops.subscriptions.clients)
         assert broker.lite_pops.subscriptions.count == 0
+
+
+GOLDEN_FILES = {
+    "commit_log_file_bytes": 1 << 16,
+    "consume_queue_file_bytes": 6000,
+    "index_slots": 500,
+    "index_items": 2000,
+}
+
+
+async def test_a_store_that_apache_left_with_lite_topics_goes_on(tmp_path: Path, golden: Path) -> None:
+    """RocketMQ 5.5.0 was killed: two of three messages of one lite topic were consumed, none of the other."""
+    store = unpack_golden(golden, "lite", tmp_path)
+    async with (
+        running_broker(store, store=GOLDEN_FILES, revive_queues=2) as broker,
+        BrokerClient(broker.address) as client,
+    ):
+        assert broker.store.report.problems == []
+        consumer = LiteConsumer(client)
+        await consumer.subscribe("one", "two")
+        assert sorted(await consumer.take(2)) == ["c", "d"]
+        await send(client, "one", "e")
+        (popped,) = await consumer.pop(poll_ms=1000)
+        assert (popped.text, popped.handle.queue_offset) == ("e", 3)

@@ -711,7 +711,7 @@ async def test_lite_topics_that_cannot_be_are_refused(rig: Rig) -> None:
 
 async def test_settings_are_completed_as_by_apaches_proxy(rig: Rig, golden: Path) -> None:
     compared = 0
-    for name in ("java-normal", "java-transaction", "python-normal"):
+    for name in ("java-normal", "java-transaction", "java-lite-exclusive", "python-normal"):
         lines = gzip.decompress((golden / "grpc" / f"{name}.jsonl.gz").read_bytes()).decode().splitlines()
         recorded = [json.loads(line) for line in lines]
         asked: dict[int, Any] = {}

@@ -110,7 +110,7 @@ class LiteSubscriptions:
                 raise illegal_operation("Consumer group is not allowed to consume.")
             is_wildcard = WILDCARD in config.attributes
             if change.action == PARTIAL_ADD:
-                self._check_quota()
+                self._check_room(self.count)
                 if is_wildcard:
                     raise illegal_operation("subscribe lite operation is not supported for this group")
                 self._add_some(self._client(change, peer), names, change.offset_option)
@@ -119,9 +119,9 @@ class LiteSubscriptions:
         else:
             raise illegal_operation(f"unknown action {change.action!r}")
 
-    def _check_quota(self) -> None:
+    def _check_room(self, count: int) -> None:
         most = self._live.current.lite.subscriptions_max
-        if self.count >= most:
+        if count >= most:
             raise BrokerError.for_code(
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"lite subscription quota exceeded {most}"
             )
@@ -131,6 +131,7 @@ class LiteSubscriptions:
         client = self.clients.get(change.client_id)
         if client is None or (client.group, client.topic) != (change.group, change.topic):
             self.remove(change.client_id)
+            self._check_room(len(self.clients))
             client = LiteClient(change.client_id, change.group, change.topic, now)
             self.was_used = True
             self.clients[change.client_id] = client
@@ -158,7 +159,7 @@ class LiteSubscriptions:
         for name in client.queues.difference(names):
             self._drop(client, name)
         for name in names:
-            self._check_quota()
+            self._check_room(self.count)
             self._add(client, name)
 
     def _add(self, client: LiteClient, name: str) -> None:
