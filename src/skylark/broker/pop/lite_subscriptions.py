@@ -43,7 +43,7 @@ from skylark.protocol.requests.lite import (
 from skylark.remoting.server import Peer
 from skylark.settings import BrokerSettings
 from skylark.settings.live import LiveSettings
-from skylark.store.append_result import AppendedBatch, AppendedRecord
+from skylark.store.append_result import AppendedBatch, AppendedRecord, ReadRecords
 from skylark.store.message_store import MessageStore
 
 FROM_FIRST = OffsetOption(POLICY, POLICY_MIN)
@@ -251,7 +251,7 @@ class LiteSubscriptions:
 
     def arrived_in(self, batch: Iterable[AppendedRecord]) -> None:
         """Note the light queues of new messages."""
-        if isinstance(batch, AppendedBatch):
+        if isinstance(batch, AppendedBatch | ReadRecords):
             return
         for placed in batch:
             if placed.light is not None:
