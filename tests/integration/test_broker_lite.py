@@ -284,6 +284,17 @@ async def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         await send(client, "one", "b")  # lite topics that exist take more
 
 
+async def test_clients_cannot_choose_a_place_in_a_light_queue(tmp_path: Path) -> None:
+    async with lite_broker(tmp_path) as (broker, client):
+        name = light_queue_of(PARENT, "one")
+        await client.send(
+            PARENT, b"x", properties={"INNER_MULTI_DISPATCH": name, "INNER_MULTI_QUEUE_OFFSET": "0"}
+        )
+        (stored,) = await client.pull_all(PARENT)
+        assert not any(each.startswith("INNER_MULTI") for each in stored.properties)
+        assert broker.store.queues.light_queues() == []
+
+
 async def test_offsets_and_messages_survive_a_restart(tmp_path: Path) -> None:
     async with lite_broker(tmp_path) as (_, client):
         consumer = LiteConsumer(client)

@@ -317,7 +317,7 @@ class SendPath:
                 queue = None
                 queue_id, sys_flag = self._admit(peer, request, now_ms)
         light_queue = ""
-        if queue is None and f"{PROPERTY_LITE_TOPIC}\x01" in text:
+        if queue is None and (PROPERTY_LITE_TOPIC in text or PROPERTY_LIGHT_QUEUES in text):
             light_queue, text = self._light(request.topic, text)
         properties = text.encode() if not text or text[-1] == "\x02" else text.encode() + b"\x02"
         if "UNIQ_KEY\x01" not in text and not in_batch:
@@ -350,16 +350,18 @@ class SendPath:
         config = self._topics.get(topic)
         properties = decode_properties(text.encode())
         lite_topic = properties.get(PROPERTY_LITE_TOPIC, "")
-        if config is None or config.attributes.get(MESSAGE_TYPE) != LITE or not lite_topic:
+        if config is None or config.attributes.get(MESSAGE_TYPE) != LITE:
             return "", text
-        fault = lite_name_error(lite_topic, LITE_NAME_BYTES_MAX)
-        if fault is not None:
-            raise illegal(fault)
-        name = light_queue_of(topic, lite_topic)
-        if (name, LIGHT_QUEUE_ID) not in self._queues:
-            self._check_light_quota()
         for each in (PROPERTY_LIGHT_QUEUES, PROPERTY_LIGHT_OFFSETS):
             properties.pop(each, None)
+        name = ""
+        if lite_topic:
+            fault = lite_name_error(lite_topic, LITE_NAME_BYTES_MAX)
+            if fault is not None:
+                raise illegal(fault)
+            name = light_queue_of(topic, lite_topic)
+            if (name, LIGHT_QUEUE_ID) not in self._queues:
+                self._check_light_quota()
         return name, encode_properties(properties).decode()
 
     def _check_light_quota(self) -> None:
