@@ -27,7 +27,7 @@ def newer_file(directory: Path, usual: str, other: str) -> Path:
         try:
             return (directory / name).stat().st_mtime
         except FileNotFoundError:
-            return 0.0
+            return -1.0
 
     return directory / (other if written(other) > written(usual) else usual)
 
