@@ -264,10 +264,10 @@ def test_a_pause_is_made_only_without_another_broker_and_never_beyond_the_deadli
 
 def test_a_master_that_is_elected_is_asked_for_ever_less_often() -> None:
     send, decisions = pending(), policy()
-    found = [decisions.master_pause_s(send, tries, 100.0) for tries in range(5)]
-    assert found == [0.1, 0.2, 0.4, 0.5, 0.5]
-    assert decisions.master_pause_s(send, 3, 102.8) == pytest.approx(0.2)
-    assert decisions.master_pause_s(send, 3, 104.0) == 0
+    found = [decisions.master_pause_s(send, tries, 100.0) for tries in range(7)]
+    assert found == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+    assert decisions.master_pause_s(send, 6, 102.8) == pytest.approx(0.2)
+    assert decisions.master_pause_s(send, 6, 104.0) == 0
 
 
 # --- Replies ---
