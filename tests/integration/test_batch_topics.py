@@ -33,7 +33,14 @@ from skylark.settings.client import (
 )
 from skylark.store.store_reader import StoreReader
 from tests.support.broker import BrokerClient, running_cluster, running_name_server, until
-from tests.support.replica_group import designate, in_sync, running_group
+from tests.support.replica_group import (
+    designate,
+    in_sync,
+    is_master,
+    running_controller,
+    running_group,
+    running_replica,
+)
 from tests.support.replication import in_step
 
 TOPIC = "Batched"
@@ -349,3 +356,40 @@ async def test_a_replica_has_the_same_queue_and_goes_on_as_the_master(tmp_path: 
                 found = await poll(consumer, sent)
     assert [message.body for message in found] == [b"%d" % number for number in range(sent)]
     assert [message.queue_offset for message in found] == list(range(sent))
+
+
+async def test_a_replica_that_restarts_before_the_attributes_come_is_elected(tmp_path: Path) -> None:
+    """All end together, as by a loss of power, and only the replica comes back."""
+    late = {"metadata_interval_ms": 60_000}
+    async with running_name_server(tmp_path) as name_server, contextlib.AsyncExitStack() as lost:
+        namesrv = name_server.address
+        changes = {"name_servers": namesrv, "settings": late}
+        async with running_controller(tmp_path / "controller") as controller:
+            members = [
+                await lost.enter_async_context(
+                    running_replica(tmp_path / name, controller=controller.address, **changes)
+                )
+                for name in "ab"
+            ]
+            first, second = members
+            await in_sync(first, second)
+            await until(lambda: bool(first.registration.registered and second.registration.registered))
+            async with AsyncAdmin(namesrv=namesrv) as admin:
+                await admin.topics.create(TOPIC, queues=1, attributes={"queue.type": "BatchCQ"})
+            async with AsyncProducer("Senders", namesrv=namesrv, client=CLIENT) as producer:
+                await producer.send(messages(0, 1)[0])
+                await producer.send_batch(messages(1, BATCH))
+                await in_step(first, second)
+                assert second.topics.get(TOPIC) is None
+        await lost.aclose()
+        async with (
+            running_controller(tmp_path / "controller") as controller,
+            running_replica(tmp_path / "b", controller=controller.address, **changes) as second,
+        ):
+            await until(lambda: is_master(second))
+            async with AsyncPullConsumer(
+                GROUP, namesrv=namesrv, client=CLIENT, settings=pull_settings()
+            ) as consumer:
+                consumer.subscribe(TOPIC)
+                found = await poll(consumer, 1 + BATCH)
+    assert [message.body for message in found] == [b"%d" % number for number in range(1 + BATCH)]

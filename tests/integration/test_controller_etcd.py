@@ -16,6 +16,7 @@ import pytest
 from skylark.broker.broker import Broker
 from skylark.controller.controller import Controller
 from skylark.controller.etcd import EtcdGateway, EtcdRegister
+from skylark.controller.group import BrokerGroup
 from skylark.controller.register import Leader, NotLeading, RegisterUnavailable, StaleGroup
 from skylark.errors import BrokerError, SettingsError
 from skylark.protocol.bodies import SyncStateSet
@@ -43,7 +44,8 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def settings(etcd: EtcdServer, request: pytest.FixtureRequest) -> EtcdSettings:
-    return EtcdSettings(endpoints=etcd.url, prefix=f"/{request.node.name}/", timeout_ms=5000)
+    """A lease that a busy machine does not outlast between two requests."""
+    return EtcdSettings(endpoints=etcd.url, prefix=f"/{request.node.name}/", timeout_ms=30_000, lease_s=30)
 
 
 @asynccontextmanager
@@ -54,6 +56,19 @@ async def register(settings: EtcdSettings, name: str) -> AsyncIterator[EtcdRegis
         yield made
     finally:
         await made.close()
+
+
+async def put(leader: EtcdRegister, group: BrokerGroup) -> None:
+    """Put a document as soon as it leads: a short lease may run out at any moment."""
+
+    async def is_put() -> bool:
+        try:
+            await leader.put(NAME, group)
+        except (NotLeading, RegisterUnavailable):
+            return False
+        return True
+
+    await until(is_put)
 
 
 async def test_one_leads_and_the_next_takes_over(settings: EtcdSettings) -> None:
@@ -128,12 +143,12 @@ async def test_an_answer_that_is_lost(settings: EtcdSettings, monkeypatch: pytes
 
 async def test_an_etcd_that_stands_still(etcd: EtcdServer, settings: EtcdSettings) -> None:
     """The leader stops before its lease can expire, and leads again when etcd goes on."""
-    quick = EtcdSettings(endpoints=settings.endpoints, prefix=settings.prefix, timeout_ms=300)
+    quick = replace(settings, timeout_ms=1000, lease_s=2)
     async with register(quick, "a") as leader:
-        await leader.put(NAME, ONE)
+        await put(leader, ONE)
         etcd.signal(signal.SIGSTOP)
         try:
-            with pytest.raises(RegisterUnavailable):
+            with pytest.raises((NotLeading, RegisterUnavailable)):
                 await leader.put(NAME, TWO)
             await until(lambda: not leader.is_leading)
         finally:
@@ -143,14 +158,14 @@ async def test_an_etcd_that_stands_still(etcd: EtcdServer, settings: EtcdSetting
 
 
 async def test_an_etcd_that_is_killed_keeps_everything(etcd: EtcdServer, settings: EtcdSettings) -> None:
-    async with register(settings, "a") as leader:
-        await leader.put(NAME, ONE)
+    async with register(replace(settings, lease_s=2), "a") as leader:
+        await put(leader, ONE)
         await asyncio.to_thread(etcd.kill)
         await until(lambda: not leader.is_leading)
         await asyncio.to_thread(etcd.start)
         await until(lambda: leader.is_leading)
         assert leader.groups == {NAME: ONE}
-        await leader.put(NAME, TWO)
+        await put(leader, TWO)
 
 
 @asynccontextmanager
@@ -176,15 +191,14 @@ async def test_an_etcd_with_tls_and_users(tmp_path: Path) -> None:
     with EtcdServer(tmp_path / "etcd", tls=certificates) as server:
         server.add_user("skylark", "open sesame", "/skylark/")
         right = EtcdSettings(
-            endpoints=server.url, prefix="/skylark/c/", timeout_ms=5000, trusted=certificates.authority,
-            user="skylark", password=f"@{secret}",
+            endpoints=server.url, prefix="/skylark/c/", timeout_ms=30_000, lease_s=60,
+            trusted=certificates.authority, user="skylark", password=f"@{secret}",
         )  # fmt: skip
         async with register(right, "a") as first:
             await first.put(NAME, ONE)
             server.kill()
             server.start()
-            await until(lambda: first.is_leading)
-            await first.put(NAME, TWO)
+            await put(first, TWO)
         for wrong, reason in (
             (replace(right, user="", password=""), "user name is empty"),
             (replace(right, password="guessed"), "invalid user ID or password"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from skylark.protocol.codes import ResponseCode
 from skylark.protocol.requests.controller import ElectMaster, GetSyncStateData
 from skylark.settings import StoreSettings
 from skylark.store.disk import RealDisk
-from skylark.torture.cluster import Process
+from skylark.torture.cluster import CLIENT_HOST, Process
+from skylark.torture.proxy import NORMAL, Direction, LinkState, Proxy
 from tests.interop.epoch_ha_recording import SETTINGS as APACHE_SETTINGS
+from tests.interop.epoch_ha_recording import Recorder
 from tests.interop.mqadmin import admin_classpath
 from tests.interop.servers import PATIENT
 from tests.support.broker import BrokerClient, until
@@ -219,6 +222,120 @@ async def test_a_mixed_group_of_three_stays_equal_while_the_master_moves_around(
         end = second.store.appended_offset
         logs = [log_bytes(tmp_path / place, end) for place in ("apache/store", "b", "c")]
         assert logs[0] == logs[1] == logs[2]
+
+
+# --- Cut links ---
+
+CUTS = (None, LinkState(lost=Direction.REPLIES), LinkState(lost=Direction.REQUESTS))
+"""A link is cut, or loses what the master sends, or what the slave sends, while its connection stays open."""
+
+
+@contextlib.contextmanager
+def broken(link: Proxy, condition: LinkState | None) -> Iterator[None]:
+    if condition is None:
+        link.refuse(True)
+        link.cut()
+    else:
+        link.condition = condition
+    yield
+    link.refuse(False)
+    link.condition = NORMAL
+    link.cut()  # the streams lack bytes
+
+
+async def break_link(
+    link: Proxy, master: Broker | ApacheBroker, members: Callable[[], Awaitable[int]]
+) -> list[bytes]:
+    """Break the link of two replicas in every way; returns what their master acknowledged."""
+
+    async def has(count: int) -> bool:
+        return await members() == count
+
+    sent: list[bytes] = []
+    for turn, condition in enumerate(CUTS):
+        await until(lambda: has(2), timeout_s=JAVA_TIMEOUT_S)
+        assert link.connections > 0
+        sent += await send_some(master, f"turn {turn} before", 5)
+        with broken(link, condition):
+            await until(lambda: has(1), timeout_s=JAVA_TIMEOUT_S)
+            sent += await send_some(master, f"turn {turn} alone", 5)
+    await until(lambda: has(2), timeout_s=JAVA_TIMEOUT_S)
+    return sent + await send_some(master, "at the end", 5)
+
+
+@contextlib.asynccontextmanager
+async def relay(target: int, *, host: str = HOST, port: int = 0) -> AsyncIterator[tuple[Proxy, int]]:
+    """Relay an address to a port; yields the relay and its port."""
+    link = Proxy((HOST, target), random.Random(target))
+    try:
+        yield link, await link.start(host, port)
+    finally:
+        await link.stop()
+
+
+async def test_apaches_slave_is_cut_from_our_master_and_joins_again(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    name = "cut-1"
+    async with replica(tmp_path / "ours", controller, name, advertised_replica_host=CLIENT_HOST) as ours:
+        await until(lambda: is_master(ours))
+        port = ours.addresses.replica_port
+
+        async def members() -> int:
+            return len(sync_set(ours))
+
+        async with (
+            relay(port, host=CLIENT_HOST, port=port) as (link, _),
+            running_apache(tmp_path / "apache", controller, name),
+        ):
+            sent = await break_link(link, ours, members)
+            await check_equal(ours, tmp_path, sent)
+
+
+async def check_equal(ours: Broker, directory: Path, sent: list[bytes]) -> None:
+    """Both replicas have the same log, with all that was acknowledged."""
+    async with BrokerClient(ours.address) as client:
+        assert set(sent) <= {bytes(each.body) for each in await client.pull_all("T")}
+    end = ours.store.appended_offset
+    await until(lambda: log_bytes(directory / "apache" / "store", end) == log_bytes(directory / "ours", end))
+
+
+async def test_our_slave_is_cut_from_apaches_master_and_joins_again(
+    tmp_path: Path, controller: ApacheController
+) -> None:
+    """Relays before controller and master change the ports that they name, so that the link has one, too."""
+    name = "cut-2"
+    fronts = controller_front, broker_front = free_ports(), free_ports()
+    async with (
+        running_apache(tmp_path / "apache", controller, name) as apache,
+        relay(apache.port + 1) as (link, link_front),
+        BrokerClient(controller.controller) as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        assert {len(str(port)) for port in (*fronts, link_front, apache.port, apache.port + 1)} == {5}
+
+        def name_relay(data: bytes) -> bytes:
+            return data.replace(b":%d" % apache.port, b":%d" % broker_front)
+
+        def name_link(data: bytes) -> bytes:
+            return data.replace(b"haListenPort=%d" % (apache.port + 1), b"haListenPort=%d" % link_front)
+
+        recorder = stack.enter_context(contextlib.closing(Recorder()))
+        await recorder.serve(controller_front, controller.port + 1, change=name_relay)
+        await recorder.serve(broker_front, apache.port, change=name_link)
+
+        async def members() -> int:
+            return len(
+                (await client.ask(GetSyncStateData([name]))).replicas_info_table[name].in_sync_replicas
+            )
+
+        async with running_replica(
+            tmp_path / "ours", controller=f"{HOST}:{controller_front}", name_servers=controller.address,
+            name=name, store=STORE,
+        ) as ours:  # fmt: skip
+            sent = await break_link(link, apache, members)
+            await until(lambda: ours.role.slave.is_copy)
+            await check_equal(ours, tmp_path, sent)
 
 
 # --- Processes of both ---

@@ -18,6 +18,7 @@ from tests.support.certificates import CertificateFiles
 from tests.support.java import missing
 
 READY_TIMEOUT_S = 60
+HEALTH_TIMEOUT_S = 2
 
 
 class EtcdServer(Server):
@@ -60,7 +61,10 @@ class EtcdServer(Server):
         """Post to the gateway, or get a page. Raises OSError, ValueError."""
         data = None if body is None else json.dumps(body).encode()
         context = None if self.tls is None else self.tls.client_context()
-        with urllib.request.urlopen(self.url + path, data, timeout=2, context=context) as reply:  # noqa: S310
+        # A password takes a tenth of a second of the processor, which may be busy.
+        timeout_s = HEALTH_TIMEOUT_S if body is None else READY_TIMEOUT_S
+        request = urllib.request.urlopen(self.url + path, data, timeout_s, context=context)  # noqa: S310
+        with request as reply:
             found: dict[str, Any] = json.load(reply)
             return found
 

@@ -551,6 +551,7 @@ class Broker:
             self.transactions.load()
         load_metadata(directory / "timermetrics", self.timers.load_metrics)
         self.timers.load()
+        self.store.make_declared_batched(unknown=lambda topic: self.topics.get(topic) is None)
         self._restore_topics()
 
     def _restore_topics(self) -> None:

@@ -31,8 +31,8 @@ PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
 MASTER_PAUSE_S = 0.02
 MASTER_PAUSE_S_MAX = 0.5
-"""Between two questions for the route while a broker has no master: an election takes a twentieth of a second,
-or the time after which a silent master counts as lost."""
+"""Between two questions for the route while a broker has no master: an election takes about 50 ms,
+after the time in which a silent master counts as alive."""
 
 
 def next_step(error: RocketMQError, *, attempts_left: int, time_left_s: float) -> RetryStep:

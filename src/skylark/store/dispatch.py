@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 FOLLOWED_BYTES = 1 << 20
 """Bytes of the log that are read and placed at once."""
+UNPLACED_BYTES_MAX = 64 << 20
+"""So far back, recovery reads the log again for an inner batch without an entry."""
 _ROLLED_BACK = int(SystemFlag.TRANSACTION_ROLLBACK)  # a member of IntFlag is slow to compare
 
 _NONE: Mapping[bytes, int] = {}
@@ -159,10 +161,21 @@ class Dispatcher:
             if self.has_entry(placed):
                 for each in placed.places:
                     self.add_entry(each)
-            elif placed.sys_flag & INNER_BATCH:
-                self.unplaced_batches.setdefault(placed.queue.topic, placed.physical_offset)
+            self.note_unplaced(placed)
         self.note(found)
         return found
+
+    def note_unplaced(self, placed: AppendedRecord) -> None:
+        """Remember an inner batch that gets no entry: its topic may turn out to be a batch topic."""
+        if placed.sys_flag & INNER_BATCH and not self.has_entry(placed):
+            self.unplaced_batches.setdefault(placed.queue.topic, placed.physical_offset)
+
+    @property
+    def complete_up_to(self) -> int:
+        """End of the last published record, or the first inner batch without an entry, unless far back."""
+        near = self.dispatched - UNPLACED_BYTES_MAX
+        unplaced = [first for first in self.unplaced_batches.values() if first >= near]
+        return min(unplaced, default=self.dispatched)
 
     def note(self, found: Sequence[AppendedRecord]) -> None:
         """Index records read from the log, in the log's order."""

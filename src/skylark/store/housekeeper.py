@@ -110,7 +110,7 @@ class Housekeeper:
         with self._flush_lock:
             # Positions first: this flush does not cover entries that are published while it runs.
             with self._lock:
-                dispatched = self._dispatcher.dispatched
+                dispatched = self._dispatcher.complete_up_to
                 timestamp = self._dispatcher.dispatched_timestamp
             due = thorough or self._clock.monotonic() >= self._thorough_at
             is_complete = self._write_queues(everything=due)

@@ -103,6 +103,7 @@ class Replay:
                     self._dispatcher.note([placed])
                     for each in placed.places:
                         self._take(each)
+                    self._dispatcher.note_unplaced(placed)
                     if self._dispatcher.contradicts_itself(placed):
                         progress.add_problem(
                             f"record at {record.physical_offset} has queue offset {record.queue_offset}, but "

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skylark.errors import LogsDiverged, OffsetOutOfRange
+from skylark.store import dispatch
 from skylark.store.append_result import AppendedBatch
 from skylark.store.message_store import MessageStore
 from skylark.store.replica import CopyMark, ReplicaIntake, overlap_start
+from tests.support.clock import ManualClock
 from tests.support.store import ROOT, bodies, encoded_batch, message, opened, put_all, simulated_disk
 
 Texts = Sequence[bytes]
@@ -241,6 +243,45 @@ def test_a_replica_without_the_attributes_loses_no_batch_when_it_takes_over(size
         copy(master, slave)
         slave.make_declared_batched(unknown=lambda topic: topic != "T")
         assert units(slave) == units(master)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 1, 4), (3, 1, 2)])
+@pytest.mark.parametrize("ends_by", ["crash", "crash after a flush", "close"])
+def test_a_replica_that_restarts_before_the_attributes_come_loses_no_batch(
+    sizes: Sequence[int], ends_by: str
+) -> None:
+    clock = ManualClock()
+    disk = simulated_disk(clock)
+    with opened() as master:
+        master.queues.is_declared_batched = BATCHED.__eq__
+        put_batched(master, *sizes)
+        with opened(disk=disk, clock=clock) as slave:
+            copy(master, slave)
+            slave.flush_log()
+            if ends_by == "crash after a flush":
+                slave.housekeeper.flush()
+            image = disk.kill_image()
+        with opened(disk=disk if ends_by == "close" else image, clock=clock) as slave:
+            slave.make_declared_batched(unknown=lambda topic: topic != "T")
+            assert units(slave) == units(master)
+            slave.housekeeper.flush()
+            assert slave.housekeeper.checkpoint.durable_offset == master.appended_offset
+
+
+def test_a_batch_whose_topic_stays_plain_is_not_looked_for_forever() -> None:
+    with opened() as master, opened() as slave, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "UNPLACED_BYTES_MAX", 5000)
+        master.queues.is_declared_batched = BATCHED.__eq__
+        put_batched(master, 1)
+        first_batch = master.appended_offset
+        put_batched(master, 3)
+        for count, durable in ((1, first_batch), (50, None)):
+            fill(master, [b"later"] * count)
+            copy(master, slave)
+            slave.build_index()
+            slave.housekeeper.flush()
+            expected = slave.appended_offset if durable is None else durable
+            assert slave.housekeeper.checkpoint.durable_offset == expected
 
 
 def test_a_queue_that_a_reader_made_before_the_attributes_is_replaced() -> None:
