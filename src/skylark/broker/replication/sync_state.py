@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from skylark.protocol.bodies import SyncStateSet
 
@@ -16,8 +17,7 @@ UNCERTAIN_S = 6.0
 """A proposal without an answer has no effect after this time: controllers work on a request for 5 s."""
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """A connected replica: up to where it has the log, and since when it lags."""
 
     acknowledged: int | None
@@ -79,6 +79,8 @@ class SyncState:
 
     def count_in(self, replicas: Mapping[int, Progress], *, epoch_start: int, end: int) -> None:
         """Count replicas that have caught up, and stop counting those that left before they were proposed."""
+        if not self._joining and replicas.keys() <= self.members:
+            return
         for replica in list(self._joining):
             if replica not in replicas:
                 del self._joining[replica]
@@ -105,7 +107,7 @@ class SyncState:
             for member in self.members - {self.own_id}
             if member not in replicas or replicas[member].lag_s > lag_s_max
         }
-        wanted = (self.members - left) | joined
+        wanted = (self.members - left) | joined if left or joined else self.members
         if wanted == self.members:
             return None
         self.proposal = Proposal(wanted, self.epoch, now)
