@@ -35,6 +35,7 @@ import msgspec
 from benchmarks.peers.apache import POM, ApacheBroker, ApacheController, MeasuredBroker
 from benchmarks.peers.java import fetch_jars
 from skylark.admin.admin import AsyncAdmin
+from skylark.broker.handlers.plain_sends import is_compiled
 from skylark.client.producer.producer import AsyncProducer
 from skylark.errors import RocketMQError
 from skylark.model.message import Message, format_host
@@ -417,7 +418,7 @@ async def pull_cables(times: int, cables: dict[str, Cable], directory: Path) -> 
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
-    results = {}
+    results: dict[str, Any] = {"compiled_module": is_compiled}
     for name, replicas in (("alone", 1), ("two_replicas", REPLICAS)):
         if replicas == 1 and not options.seconds:
             continue
