@@ -7,6 +7,7 @@ import contextlib
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -363,7 +364,7 @@ async def test_a_replica_that_restarts_before_the_attributes_come_is_elected(tmp
     late = {"metadata_interval_ms": 60_000}
     async with running_name_server(tmp_path) as name_server, contextlib.AsyncExitStack() as lost:
         namesrv = name_server.address
-        changes = {"name_servers": namesrv, "settings": late}
+        changes: dict[str, Any] = {"name_servers": namesrv, "settings": late}
         async with running_controller(tmp_path / "controller") as controller:
             members = [
                 await lost.enter_async_context(
