@@ -34,8 +34,8 @@ import msgspec
 
 from benchmarks.peers.apache import POM, ApacheBroker, ApacheController, MeasuredBroker
 from benchmarks.peers.java import fetch_jars
+from skylark.accelerator import is_compiled
 from skylark.admin.admin import AsyncAdmin
-from skylark.broker.handlers.plain_sends import is_compiled
 from skylark.client.producer.producer import AsyncProducer
 from skylark.errors import RocketMQError
 from skylark.model.message import Message, format_host

@@ -264,9 +264,7 @@ class Dispatcher:
             queues.append(queue)
         for queue, entries in added.items():
             queue.tail += entries
-            if not queue.dirty:
-                queue.dirty = True
-                self.dirty.append(queue)
+            self._note_dirty(queue)
         return ReadRecords(queues, records[: len(queues)])
 
     def forget_topic(self, topic: str) -> None:
