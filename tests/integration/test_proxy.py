@@ -22,6 +22,8 @@ from skylark.model.lite_topic import light_queue_of
 from skylark.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from skylark.protocol.requests.group import GetConsumerConnectionList, GetProducerConnectionList
 from skylark.protocol.requests.offset import UpdateConsumerOffset
+from skylark.proxy.header_blocks import encode_headers
+from skylark.proxy.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
 from skylark.proxy.proxy import GrpcProxy
 from skylark.proxy.schema import (
     SERVICE,
@@ -594,6 +596,29 @@ async def test_renewed_message_stays_invisible_until_its_client_leaves(tmp_path:
                 while not (again := (await rig.client.receive(topic, "G"))[1]):
                     pass
             assert again[0].system_properties.message_id == received.system_properties.message_id
+
+
+async def test_messages_of_a_client_that_leaves_before_it_has_them_come_again_soon(rig: Rig) -> None:
+    topic = await rig.topic("T", queues=1)
+    await rig.first_position(topic, "G", queues=1)
+    bodies = [bytes([number]) * 60_000 for number in range(4)]  # more than the window of a new stream
+    for body in bodies:
+        await rig.client.send(new_message(topic, body))
+    request = v2.ReceiveMessageRequest(group=resource("G"), batch_size=32)
+    request.message_queue.topic.name = topic
+    request.invisible_duration.FromSeconds(600)
+    data = request.SerializeToString()
+    headers = {
+        ":method": "POST", ":scheme": "http", ":path": f"/{SERVICE}/ReceiveMessage", ":authority": "proxy",
+        "content-type": "application/grpc", **rig.client.metadata,
+    }  # fmt: skip
+    _, writer = await asyncio.open_connection(*split_address(rig.proxy.address))
+    writer.write(PREFACE + frame(SETTINGS, 0, 0))
+    writer.write(frame(HEADERS, END_HEADERS, 1, encode_headers(list(headers.items()))))
+    writer.write(frame(DATA, END_STREAM, 1, b"\0" + len(data).to_bytes(4) + data))
+    await until(lambda: rig.broker.pops.batches.in_flight[topic, "G"] == len(bodies))
+    writer.close()
+    assert await _bodies(rig.client, topic, "G", len(bodies)) == bodies
 
 
 async def test_receive_refuses_what_it_cannot_do(rig: Rig) -> None:

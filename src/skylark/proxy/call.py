@@ -53,7 +53,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 Send = Callable[[Any], Awaitable[None]]
-"""Takes a message, or its bytes."""
+"""Takes a message, or a list of encoded ones."""
 UnaryHandler = Callable[[Call, Any], Awaitable[Any]]
 """Returns a coroutine, or a future whose reply is on its way already."""
 StreamHandler = Callable[[Call, Any, Send], Awaitable[None]]

@@ -277,8 +277,10 @@ class _Exchange:
 
 
 def _framed(message: Any) -> bytes:
-    """Return a message, which may be encoded already, as it travels."""
-    data: bytes = message if type(message) is bytes else message.SerializeToString()
+    """Return a message, or several that are encoded already, as they travel."""
+    if isinstance(message, list):
+        return b"".join([part for data in message for part in (_PREFIX.pack(0, len(data)), data)])
+    data: bytes = message.SerializeToString()
     return _PREFIX.pack(0, len(data)) + data
 
 

@@ -321,22 +321,19 @@ class ReceiveCalls:
         await self._write(send, deliverable, wanted)
 
     async def _write(self, send: Send, deliverable: list[tuple[PopHandle, bytes]], wanted: Wanted) -> None:
-        """Send messages; those that could not be sent become visible soon."""
-        sent = 0
+        """Send messages together; if the client leaves before the end, all become visible soon."""
+        end = v2.ReceiveMessageResponse()
+        end.delivery_timestamp.FromMilliseconds(self._clock.now_ms())
         try:
             await send(v2.ReceiveMessageResponse(status=OK))
-            for handle, message in deliverable:
-                await send(message)
-                sent += 1
-                if wanted.is_renewed:
-                    self._renewals.keep(wanted.client_id, wanted.group, wanted.topic, handle)
-            end = v2.ReceiveMessageResponse()
-            end.delivery_timestamp.FromMilliseconds(self._clock.now_ms())
-            await send(end)
+            await send([*(message for _, message in deliverable), end.SerializeToString()])
         except BaseException:
-            for handle, _ in deliverable[sent:]:
+            for handle, _ in deliverable:
                 self._tasks.spawn(self._release(wanted.group, wanted.topic, handle))
             raise
+        if wanted.is_renewed:
+            for handle, _ in deliverable:
+                self._renewals.keep(wanted.client_id, wanted.group, wanted.topic, handle)
 
     # --- Messages that are not delivered ---
 

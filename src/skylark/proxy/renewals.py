@@ -89,6 +89,8 @@ class Renewals:
 
     def take(self, client_id: str, handle: PopHandle) -> PopHandle:
         """Return the newest version of a client's handle, and stop renewing it."""
+        if client_id not in self._kept:
+            return handle
         kept = self._remove(client_id, handle.encode())
         return handle if kept is None else kept.handle
 

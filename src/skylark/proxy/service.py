@@ -115,7 +115,7 @@ class Service:
 
         async def handle(call: Call, request: Any, send: Send) -> None:
             async def counted(frame: Any) -> None:
-                if type(frame) is not bytes and frame.HasField("status"):
+                if not isinstance(frame, list) and frame.HasField("status"):
                     self._counts.ended[name, frame.status.code] += 1
                 await send(frame)
 
