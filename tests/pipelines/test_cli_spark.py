@@ -135,6 +135,7 @@ def test_an_archive_has_one_run_id(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "--trigger: invalid duration 'often'",
         ),
         (["archive", "-t", "a", "--to", "no-such-table", "-n", "h:1", "--sweep"], "no Delta table in"),
+        (["forget", "-t", "a", "--key", "k", "--archive", "delta:no-such-table"], "no table in delta:/"),
         (["archive", "-t", "a", "--to", "topic:b", "-n", "h:1", "--sweep"], "use delta:DIR or parquet:DIR"),
         (["archive", "-t", "a", "--to", "x", "-n", "h:1", "--dedup", "0"], "use a whole number above 0"),
         (

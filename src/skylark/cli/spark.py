@@ -373,6 +373,8 @@ def forget(
     if not output.is_table:
         raise UsageError(f"invalid --archive {archived}; use delta:DIR or iceberg:NAMESPACE.TABLE")
     table = table_sink.read_options(table_options(output)).log()
+    if not table.exists():
+        raise UsageError(f"no table in {output}; check --archive")
     rows, files = erasure.erase(table, topic, key)
     if vacuum:
         table.expire(0, datetime.now(UTC))
