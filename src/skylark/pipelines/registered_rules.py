@@ -13,7 +13,7 @@ from skylark.protocol.bodies import SubscriptionGroupConfig
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 10.0
+LOOK_INTERVAL_S = 5.0
 """Brokers that are new, or have lost the rules, get them this soon."""
 
 
