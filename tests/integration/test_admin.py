@@ -252,11 +252,12 @@ async def test_the_order_of_a_topic(rig: Rig) -> None:
 
 async def test_groups_are_made_changed_and_deleted(rig: Rig) -> None:
     groups = rig.admin.groups
-    await groups.create(Group("Made", retries_max=3, broadcast_enabled=False))
+    attributes = {"lite.bind.topic": TOPIC}
+    await groups.create(Group("Made", retries_max=3, broadcast_enabled=False, attributes=attributes))
     await groups.update("Made", retry_queues=2, broker="broker-a")
     found = (await groups.config("Made")).answers
     assert found[rig.brokers[0].address] == Group(
-        "Made", retries_max=3, broadcast_enabled=False, retry_queues=2
+        "Made", retries_max=3, broadcast_enabled=False, retry_queues=2, attributes=attributes
     )
     assert found[rig.brokers[1].address].retry_queues == 1
     await groups.create_all([Group("ListedA"), Group("ListedB")])
@@ -273,6 +274,21 @@ async def test_groups_are_made_changed_and_deleted(rig: Rig) -> None:
         await groups.update("NeverHeardOf", retries_max=1)
     with pytest.raises(TypeError):
         await groups.update(GROUP, unheard_of=1)
+
+
+async def test_lite_topics_are_shown_broker_by_broker(rig: Rig) -> None:
+    lite = rig.admin.lite_topics
+    await rig.admin.topics.create("Parent", attributes={"message.type": "LITE"})
+    await rig.admin.groups.create(Group("LiteGroup", attributes={"lite.bind.topic": "Parent"}))
+    parents = await lite.parent("Parent")
+    assert parents.keys() == {broker.address for broker in rig.brokers}
+    assert [info.groups for info in parents.values()] == [["LiteGroup"]] * 2
+    assert (await lite.on_broker("broker-a")).group_meta == {"Parent": ["LiteGroup"]}
+    assert {info.topic_offset.max_offset for info in (await lite.find("Parent", "one")).values()} == {0}
+    assert {info.total_lag_count for info in (await lite.lag("Parent", "LiteGroup")).values()} == {0}
+    known = await lite.subscriptions("Parent", "LiteGroup", "nobody")
+    assert {info.lite_topic_count for info in known.values()} == {-1}
+    await lite.look_again("Parent", "LiteGroup")
 
 
 async def test_what_a_group_may_read_and_how(rig: Rig) -> None:

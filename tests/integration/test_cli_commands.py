@@ -237,7 +237,7 @@ def test_a_topic_is_made_changed_and_deleted(run: Commands) -> None:
 
 def test_a_group_is_made_changed_and_deleted(run: Commands) -> None:
     group = fresh_name("cli-life")
-    run("group", "create", group, "--retries", "3")
+    run("group", "create", group, "--retries", "3", "--attribute", "priority.factor=80")
     run("group", "update", group, "--disabled")
     [row] = run.json("group", "config", group)
     assert (row["retries"], row["enabled"]) == (3, False)
