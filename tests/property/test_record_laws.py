@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -108,7 +108,7 @@ def test_what_is_encoded_is_decoded(
     read = decode(record)
     properties = dict(read.properties)
     assert (properties.pop("__CRC32#", None) is not None) == with_crc
-    assert dataclasses.asdict(read) | {"properties": properties} == {
+    assert msgspec.structs.asdict(read) | {"properties": properties} == {
         "topic": put.topic,
         "queue_id": put.queue_id,
         "queue_offset": queue_offset,
