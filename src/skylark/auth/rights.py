@@ -309,7 +309,7 @@ RIGHTS: Mapping[int, Row] = {
     _CODE.AUTH_GET_ACL: _CLUSTER_GET,
     _CODE.AUTH_LIST_ACL: _CLUSTER_GET,
 }
-"""Codes that only clients serve (39, 40, 220, 221, 326, 200073), and codes that are not served, have no row."""
+"""Codes without a row are served by clients only (39, 40, 220, 221, 326, 200073), or not at all."""
 
 RECORD_RIGHTS: Mapping[int, frozenset[Action]] = {
     _CODE.VIEW_MESSAGE_BY_ID: frozenset({SUB, GET}),
