@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from skylark.aio import Admin, Producer, PushConsumer, TransactionProducer
@@ -39,6 +40,11 @@ from skylark.protocol.requests.admin import (
     GetBrokerConfig,
 )
 from skylark.protocol.requests.client import ConsumeMessageDirectly
+from skylark.protocol.requests.lite import (
+    COMPLETE_REMOVE,
+    LiteSubscriptionChange,
+    LiteSubscriptionChanges,
+)
 from skylark.protocol.requests.name_server import GetBrokerClusterInfo, GetNamesrvConfig
 from skylark.protocol.requests.pull import ViewMessageById
 from skylark.protocol.requests.send import ConsumerSendMsgBack
@@ -200,10 +206,12 @@ async def test_every_code_needs_a_signature_and_rights(tmp_path: Path) -> None:
     Neither does one with all rights to other topics and groups get more.
     """
     fields = {
-        **{name: "secret-topic" for name in ("topic", "b")},
+        **{name: "secret-topic" for name in ("topic", "b", "parentTopic")},
         **{name: "secret-group" for name in ("group", "consumerGroup", "groupName", "destGroup", "srcGroup")},
         "offset": "0", "commitLogOffset": "0",
     }  # fmt: skip
+    change = LiteSubscriptionChange(COMPLETE_REMOVE, "client", "secret-group", "secret-topic")
+    bodies = {RequestCode.LITE_SUBSCRIPTION_CTL: msgspec.json.encode(LiteSubscriptionChanges([change]))}
     async with guarded(tmp_path) as (broker, root):
         await root.send("secret-topic", b"x")
         await root.ask(user(ALICE))
@@ -211,7 +219,9 @@ async def test_every_code_needs_a_signature_and_rights(tmp_path: Path) -> None:
         await root.ask(acl("bob", entry("Topic:other*", "All"), entry("Group:other*", "All")))
         async with wire(broker.address) as raw:
             for code in BROKER_CODES:
-                command = RemotingCommand(code=code, opaque=code, version=479, fields=dict(fields))
+                command = RemotingCommand(
+                    code=code, opaque=code, version=479, fields=dict(fields), body=bodies.get(code, b"")
+                )
                 answer = await raw.ask(b"".join(encode(command)))
                 assert (answer.opaque, answer.code) == (code, ResponseCode.NO_PERMISSION), code
                 assert answer.remark == "username cannot be null."

@@ -101,7 +101,9 @@ class LiteSubscriptions:
             return
         names = [light_queue_of(change.topic, each) for each in change.lite_topic_set or ()]
         if change.action == COMPLETE_REMOVE:
-            self.remove(change.client_id)
+            client = self.clients.get(change.client_id)
+            if client is not None and client.group == change.group:
+                self.remove(change.client_id)
         elif change.action == PARTIAL_REMOVE:
             self._remove_some(self._client(change, peer), names)
         elif change.action in (PARTIAL_ADD, COMPLETE_ADD):
