@@ -160,6 +160,7 @@ class LitePops:
     async def delete_expired(self, deletion: TopicDeletion) -> None:
         """Delete the lite topics that have got no message for too long, consumed or not."""
         now_ms, least_ms = self._clock.now_ms(), self._live.current.lite.ttl_ms_min
+        self.ordered.retire(lambda key: (key[0], key[2]) in self._store.queues, now_ms)
         if now_ms - self._started_ms < least_ms:
             return
         for topic, minutes in self.expirations().items():
