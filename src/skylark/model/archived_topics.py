@@ -24,7 +24,7 @@ RULES_CHARS_MAX = 64 << 10
 PATTERNS_MAX = 1024
 """Compiled patterns that are kept."""
 WAYS_MAX = 4 * (TOPIC_CHARS_MAX + 1) ** 3
-"""Of all patterns of a choice together. The 128³ of `.*.*.*` take milliseconds for a name."""
+"""A limit for all patterns of a choice together. The 128³ of `.*.*.*` take milliseconds for a name."""
 HIDDEN_PREFIXES = (RETRY_TOPIC_PREFIX, DEAD_LETTER_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX)
 
 _TOKEN = re.compile(

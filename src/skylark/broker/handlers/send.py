@@ -455,7 +455,7 @@ class SendPath:
             plain.note_half(self._store.queue(message.topic, message.queue_id))
 
     def _half_refusal(self, more: int = 1) -> BrokerError | None:
-        """Return why so many more transactions are not allowed, or None."""
+        """Return why this number of further transactions is not allowed, or None."""
         settings = self._live.current.transactions
         if settings.reject:
             return no_permission(f"the broker[{self._host}] sending transaction message is forbidden")

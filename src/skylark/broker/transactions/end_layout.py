@@ -14,9 +14,9 @@ from skylark.store.queue_entry import tags_code
 
 _OP_TAGS_CODE = tags_code(OP_PROPERTIES)
 _OP_BYTES = 256
-"""Of an op message without its body, at most."""
+"""The size of an op message without its body, at most."""
 _OFFSET_BYTES = 20
-"""Of a queue offset in its body, at most."""
+"""The size of a queue offset in its body, at most."""
 
 
 class RecentHalf(NamedTuple):

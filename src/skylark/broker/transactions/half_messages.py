@@ -48,7 +48,7 @@ _TRANSACTION_ID = PROPERTY_TRANSACTION_ID.encode()
 _PARSED = (_TRANSACTION_ID, b"REAL_", b"POP_CK", b"DELAY", b"TIMER_")
 """With names that contain one of these, appending to the properties may not be enough."""
 _CRC_AND_BIRTH = struct.Struct(">8xi28xq")
-"""Of a record: the CRC of its body, and when it was born."""
+"""Two fields of a record: the CRC of its body, and when it was born."""
 _IMMUNITY = PROPERTY_IMMUNITY_S.encode()
 _PROPERTY_END = ord(PROPERTY_SEPARATOR)
 

@@ -63,7 +63,7 @@ class PopLiteMessage(Request[PopLiteResult], frozen=True):
 
 
 class OffsetOption(Body):
-    """Where a new subscription begins: a policy (0 last, 1 min, 2 max), an offset, or so many before it."""
+    """Where a new subscription begins: a policy (0 last, 1 min, 2 max), an offset, or a count before it."""
 
     type: str = POLICY
     value: Int64 = 0
@@ -181,7 +181,7 @@ class LiteLag(Body):
 
 
 class LiteGroupInfo(Body):
-    """Of one lite topic, or of all: the ones with the largest lag, by number and by age."""
+    """The lag in one lite topic, or in all: those with the largest one, by number and by age."""
 
     group: str = ""
     parent_topic: str = ""
