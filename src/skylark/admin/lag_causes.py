@@ -18,7 +18,7 @@ from skylark.protocol.bodies import MessageQueue
 
 STANDS_PER_S = 0.05
 QUEUE_STANDS_S = 30.0
-"""A queue that has not moved for so long while others did."""
+"""A queue stands if it has not moved for this time while others did."""
 SAMPLE_MIN, PASSING_MAX = 10, 0.1
 """A filter passes few messages if at most this share of a sample of at least that size matches."""
 PLACES_MAX = 3
